@@ -1,0 +1,1 @@
+"""Thin mains: `python -m experiments.NAME`."""

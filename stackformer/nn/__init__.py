@@ -1,0 +1,3 @@
+"""Flax NNX modules."""
+
+from stackformer.nn.stack import StackAttention as StackAttention

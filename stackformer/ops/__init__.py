@@ -1,0 +1,5 @@
+"""Stack attention as pure functions, one file for each form; see README.md."""
+
+from stackformer.ops.api import StackAction as StackAction
+from stackformer.ops.api import stack_attention as stack_attention
+from stackformer.ops.api import stack_attention_weights as stack_attention_weights

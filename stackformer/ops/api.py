@@ -1,0 +1,180 @@
+"""The public functions: shapes are checked once, here, and a form is chosen.
+
+Dimension legend, for this folder:
+  T positions (N + 1 for a string of N tokens: position 0 is the bottom, BOS)
+  A actions (3; more with `max_pops`)
+  D features of a value
+  H elements that the stack remembers
+"""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import checkify
+
+from stackformer.ops.reference import stack_attention_weights_reference
+from stackformer.ops.scan import stack_attention_weights_scan
+
+IMPLEMENTATIONS = ("reference", "scan")
+
+
+class StackAction(enum.IntEnum):
+    """The last axis of every `actions` array."""
+
+    PUSH = 0
+    POP = 1
+    NOOP = 2
+
+
+def stack_attention_weights(
+    actions: jax.Array,
+    *,
+    implementation: str | None = None,
+    max_pops: int = 1,
+    check: bool = False,
+) -> jax.Array:
+    """The stack attention matrix alpha of the paper.
+
+    Row i is the distribution of the top of the stack after step i over positions
+    0..i (equations 9 to 13 of the paper, "A Transformer with Stack Attention"):
+
+      alpha_0 = e_0
+      alpha_i = a_i(push) e_i + a_i(no-op) alpha_{i-1}
+                + a_i(pop) (sum_{j=1}^{i-1} alpha_{i-1}(j) alpha_{j-1}
+                            + alpha_{i-1}(0) alpha_0)
+
+    Args:
+      actions: probabilities of (push, pop, no-op), shape (..., T, 3), float32 or
+        bfloat16. The first position is the bottom of the stack: its actions are
+        ignored. Probabilities are used as they are; nothing re-normalises them.
+      implementation: "reference", "scan", or None to choose.
+      max_pops: the largest number of elements that one step can pop. With K > 1
+        the last axis has K + 2 entries: push, pop 1, no-op, pop 2, ..., pop K.
+      check: for debugging, check that every action distribution is non-negative
+        and sums to one (1e-3; 2e-2 in bfloat16). Under `jax.jit` the caller must
+        wrap the function in `jax.experimental.checkify.checkify`.
+
+    Returns:
+      alpha, shape (..., T, T), the dtype of `actions`; computed in float32.
+
+    Example:
+      >>> import jax, stackformer
+      >>> from stackformer import StackAction
+      >>> string = [StackAction.NOOP, StackAction.PUSH, StackAction.PUSH,
+      ...           StackAction.POP]
+      >>> alpha = stackformer.stack_attention_weights(jax.nn.one_hot(string, 3))
+      >>> print(alpha.argmax(-1))  # the position on top: bottom, 1, 2, 1 again
+      [0 1 2 1]
+    """
+    _check_actions(actions, max_pops)
+    if check:
+        _check_simplex(actions)
+    return _weights(actions, implementation, max_pops)
+
+
+def stack_attention(
+    actions: jax.Array,
+    values: jax.Array,
+    *,
+    implementation: str | None = None,
+    max_pops: int = 1,
+    check: bool = False,
+) -> jax.Array:
+    """What lies on top of the stack at every position: alpha @ values.
+
+    Args:
+      actions: as in `stack_attention_weights`, shape (..., T, 3).
+      values: what a push puts on the stack, shape (..., T, D), with the same
+        leading axes; the first position is the bottom, read from an empty stack.
+      implementation: as in `stack_attention_weights`.
+      max_pops: as in `stack_attention_weights`.
+      check: as in `stack_attention_weights`.
+
+    Returns:
+      The expected top, shape (..., T, D), the dtype of `values`; computed in
+      float32.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, stackformer
+      >>> actions = jax.nn.one_hot(jnp.array([2, 0, 0, 1]), 3)  # -, push, push, pop
+      >>> values = jnp.array([[0.0], [10.0], [20.0], [30.0]])
+      >>> print(stackformer.stack_attention(actions, values)[:, 0])
+      [ 0. 10. 20. 10.]
+    """
+    _check_actions(actions, max_pops)
+    _check_values(actions, values)
+    if check:
+        _check_simplex(actions)
+    weights = _weights(_accumulator(actions), implementation, max_pops)
+    return (weights @ _accumulator(values)).astype(values.dtype)
+
+
+def _weights(actions, implementation, max_pops):
+    if implementation is None:
+        implementation = "scan" if max_pops == 1 else "reference"
+    wide = _accumulator(actions)
+    if implementation == "reference":
+        weights = stack_attention_weights_reference(wide, max_pops=max_pops)
+    elif implementation == "scan":
+        if max_pops != 1:
+            raise ValueError(
+                f"`max_pops` should be 1 with implementation='scan', but got "
+                f"{max_pops}; use implementation='reference' for several pops."
+            )
+        weights = stack_attention_weights_scan(wide)
+    else:
+        raise ValueError(
+            f"`implementation` should be None or one of {IMPLEMENTATIONS}, but got "
+            f"{implementation!r}."
+        )
+    return weights.astype(actions.dtype)
+
+
+def _accumulator(array: jax.Array) -> jax.Array:
+    """Casts to the dtype of the recurrence: float32, or float64 where given."""
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+
+
+def _check_actions(actions: jax.Array, max_pops: int) -> None:
+    if not isinstance(max_pops, int) or max_pops < 1:
+        raise ValueError(f"`max_pops` should be an integer >= 1, but got {max_pops!r}.")
+    expected = f"(..., T, {max_pops + 2}) with T >= 1"
+    if actions.ndim < 2 or actions.shape[-1] != max_pops + 2 or actions.shape[-2] < 1:
+        raise ValueError(
+            f"`actions` shape should be {expected} (probabilities of push, pop and "
+            f"no-op for each position), but got {actions.shape}."
+        )
+    _check_floating("actions", actions)
+
+
+def _check_values(actions: jax.Array, values: jax.Array) -> None:
+    if values.ndim < 2 or values.shape[:-1] != actions.shape[:-1]:
+        expected = ", ".join(map(str, actions.shape[:-1]))
+        raise ValueError(
+            f"`values` shape should be ({expected}, D), as `actions` has shape "
+            f"{actions.shape}, but got {values.shape}."
+        )
+    _check_floating("values", values)
+
+
+def _check_floating(name: str, array: jax.Array) -> None:
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ValueError(
+            f"`{name}` dtype should be a floating type such as float32 or bfloat16, "
+            f"but got {array.dtype}."
+        )
+
+
+def _check_simplex(actions: jax.Array) -> None:
+    wide = _accumulator(actions)[..., 1:, :]
+    tolerance = 1e-3 if actions.dtype.itemsize >= 4 else 2e-2
+    off = jnp.abs(wide.sum(-1) - 1.0).max(initial=0.0)
+    lowest = wide.min(initial=1.0)
+    checkify.check(
+        (off <= tolerance) & (lowest >= 0.0),
+        "`actions` should lie on the simplex, but a sum is off by {off} and the "
+        "lowest probability is {lowest}; pass probabilities, not logits.",
+        off=off,
+        lowest=lowest,
+    )
