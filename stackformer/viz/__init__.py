@@ -1,1 +1,20 @@
-"""stackformer.viz"""
+"""Pictures of what a stack does. Functions take NumPy arrays; no model is needed."""
+
+from stackformer.viz.maps import plot_actions, plot_stack_attention
+from stackformer.viz.stack import (
+    action_string,
+    depth_distribution,
+    describe_stack,
+    hard_stacks,
+    most_probable_actions,
+)
+
+__all__ = [
+    "action_string",
+    "depth_distribution",
+    "describe_stack",
+    "hard_stacks",
+    "most_probable_actions",
+    "plot_actions",
+    "plot_stack_attention",
+]

@@ -28,7 +28,7 @@ def action_names(num_actions: int) -> tuple[str, ...]:
 
 
 def check_actions(actions: object, name: str = "actions") -> np.ndarray:
-    """`actions` as a float64 array of shape (T, A), or a ValueError that says why not."""
+    """`actions` as a float64 array (T, A), or a ValueError that says why not."""
     array = np.asarray(actions, dtype=np.float64)
     if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 3:
         raise ValueError(

@@ -37,7 +37,6 @@ class NotebookFigure(Figure):
     """A matplotlib figure that needs no pyplot, neither to draw nor to be shown."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        kwargs.setdefault("layout", "constrained")
         super().__init__(*args, **kwargs)
         FigureCanvasAgg(self)
 
