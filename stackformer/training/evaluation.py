@@ -1,0 +1,43 @@
+"""The evaluation: sums over batches, on the device, for all seeds at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from stackformer.training.mesh import Placement
+from stackformer.training.problem import Measure
+
+Array = jax.Array
+PyTree = Any
+
+
+def make_measure(
+    measure: Measure, graph: nnx.GraphDef, placement: Placement
+) -> Callable[..., dict[str, Array]]:
+    """Compiles `(params, data, *args) -> {name: sums of shape (S,)}`.
+
+    `params` carries the axis of seeds; all seeds see the same batches. The batches
+    run one after the other inside the program, so that memory does not grow with
+    their number.
+    """
+
+    def sums(params: PyTree, data: PyTree, *args: Array) -> dict[str, Array]:
+        def one_batch(index: Array) -> dict[str, Array]:
+            batch = placement.constrain_batch(measure.batch(data, index, *args))
+            return jax.vmap(
+                lambda params: measure.count(nnx.merge(graph, params), batch),
+                spmd_axis_name="seeds",
+            )(params)
+
+        def body(total: dict[str, Array], index: Array) -> tuple[dict, None]:
+            return jax.tree.map(jnp.add, total, one_batch(index)), None
+
+        shapes = jax.eval_shape(one_batch, jnp.zeros((), jnp.int32))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        indices = jnp.arange(measure.num_batches, dtype=jnp.int32)
+        return jax.lax.scan(body, zeros, indices)[0]
+
+    return jax.jit(sums, out_shardings=placement.replicated)
