@@ -1,0 +1,272 @@
+"""What a task is: random strings, their answers, and the symbols of both.
+
+B is the batch size, L the width of the input array, M the width of the output
+array: M = output_length(L).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stackformer.tasks.vocabulary import END, SPECIAL_SYMBOLS, tokenize, untokenize
+
+LEVELS: tuple[str, ...] = ("regular", "dcf", "cs")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A batch of strings of one length with their answers.
+
+    Attributes:
+        inputs: (B, L) int32, indices into `task.input_symbols`; 0 from `length` on.
+        outputs: (B, M) int32, indices into `task.output_symbols` (the classes of a
+            model's output); 0 from `task.output_length(length)` on.
+        output_mask: (B, M) bool, True at the positions that count in loss and score.
+        length: () int32, the length of the strings.
+    """
+
+    inputs: jax.Array
+    outputs: jax.Array
+    output_mask: jax.Array
+    length: jax.Array
+
+
+class Task(abc.ABC):
+    """A function from strings to strings, with a distribution over its inputs.
+
+    A task states its symbols and implements `strings` and `solve`; `README.md` in
+    this folder shows a complete one.
+
+    Attributes:
+        name: long name, e.g. "reverse_string".
+        short_name: the paper's name, e.g. "RS", or None.
+        level: "regular", "dcf" or "cs" (context-sensitive).
+        input_symbols: the readable symbols of the input strings.
+        output_symbols: the readable symbols of the answers. If `END` is among them,
+            positions after the first `END` of an answer do not count.
+        chance: accuracy of the best constant answer (one class at every position that
+            counts) on strings of the lengths 41..100.
+    """
+
+    name: str
+    short_name: str | None = None
+    level: str
+    input_symbols: tuple[str, ...]
+    output_symbols: tuple[str, ...]
+    chance: float
+
+    @abc.abstractmethod
+    def strings(
+        self,
+        key: jax.Array,
+        batch_size: int,
+        length: int | jax.Array,
+        max_length: int,
+    ) -> jax.Array:
+        """Draw random strings: (B, max_length) int32 indices into `input_symbols`.
+
+        `length` may be traced. What stands from `length` on does not matter; what
+        stands before must not depend on `max_length` (`tasks.sampling` has draws
+        that do not).
+        """
+
+    @abc.abstractmethod
+    def solve(self, inputs: jax.Array, length: int | jax.Array) -> jax.Array:
+        """The answers to (B, L) inputs: (B, output_length(L)) int32 classes.
+
+        `length` may be traced; inputs are 0 from `length` on. What stands from
+        `output_length(length)` on does not matter.
+        """
+
+    def output_length(self, length: int | jax.Array) -> int | jax.Array:
+        """The length of the answers to strings of this length (a traced one too)."""
+        return length
+
+    def string_length(self, length: int | jax.Array) -> int | jax.Array:
+        """The length of the strings drawn when `length` is asked for.
+
+        It is `length` itself, except in a task that has no strings of some lengths.
+        """
+        return length
+
+    def sample(
+        self,
+        key: jax.Array,
+        batch_size: int,
+        length: int | jax.Array,
+        max_length: int | None = None,
+    ) -> Sample:
+        """Draw a batch of strings of one length, with their answers.
+
+        A pure function of its arguments that may be jitted and vmapped. With
+        `max_length`, `length` may be a traced value, and the same strings come in
+        wider arrays: one compiled program serves all lengths up to `max_length`.
+
+        Args:
+            key: a JAX random key.
+            batch_size: B, at least 1.
+            length: the length of the strings, at least 1.
+            max_length: L, at least `length`; by default `length`.
+
+        Returns:
+            A `Sample` with inputs (B, L) and outputs (B, output_length(L)).
+
+        Example:
+            >>> import jax
+            >>> from stackformer import tasks
+            >>> task = tasks.get("RS")
+            >>> sample = task.sample(jax.random.key(0), batch_size=2, length=3)
+            >>> sample.inputs.shape, sample.outputs.shape
+            ((2, 3), (2, 3))
+        """
+        batch_size = _positive("batch_size", batch_size)
+        if max_length is not None:
+            max_length = _positive("max_length", max_length)
+        if isinstance(length, jax.core.Tracer):
+            if max_length is None:
+                raise ValueError(
+                    "length is a traced value, so max_length (the width of the "
+                    "arrays) must be given as an int, got None"
+                )
+        else:
+            length = _positive("length", length)
+            max_length = length if max_length is None else max_length
+            if length > max_length:
+                raise ValueError(
+                    f"length must be at most max_length = {max_length}, got {length}"
+                )
+        if not isinstance(key, jax.Array | np.ndarray):
+            raise ValueError(
+                f"key must be a JAX random key such as jax.random.key(0), got {key!r}"
+            )
+        return _sample(self, batch_size, max_length, key, length)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The readable symbol of every token id; see `tasks.vocabulary`."""
+        new = tuple(s for s in self.output_symbols if s not in self.input_symbols)
+        return SPECIAL_SYMBOLS + self.input_symbols + new
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return len(self.vocabulary)
+
+    @property
+    def output_size(self) -> int:
+        """Number of output classes."""
+        return len(self.output_symbols)
+
+    @property
+    def input_tokens(self) -> np.ndarray:
+        """Token id of every input symbol, int32."""
+        return _positions(self.input_symbols, self.vocabulary)
+
+    @property
+    def output_tokens(self) -> np.ndarray:
+        """Token id of every output class, int32."""
+        return _positions(self.output_symbols, self.vocabulary)
+
+    def encode(self, text: str) -> np.ndarray:
+        """Indices of an input string: `encode("abb")` of RS is [0, 1, 1]."""
+        return tokenize(text, self.input_symbols, f"{self.name} input")
+
+    def decode(self, inputs: np.ndarray) -> str:
+        """The readable string of (length,) input indices; inverse of `encode`."""
+        return untokenize(inputs, self.input_symbols)
+
+    def encode_output(self, text: str) -> np.ndarray:
+        """Classes of an answer written with the output symbols."""
+        return tokenize(text, self.output_symbols, f"{self.name} output")
+
+    def decode_output(self, outputs: np.ndarray) -> str:
+        """The readable answer of (length,) classes; inverse of `encode_output`."""
+        return untokenize(outputs, self.output_symbols)
+
+    def decode_tokens(self, tokens: np.ndarray) -> str:
+        """The readable form of (T,) token ids as a model reads them."""
+        return untokenize(tokens, self.vocabulary)
+
+    def decode_sample(self, sample: Sample) -> list[tuple[str, str]]:
+        """Readable (input, answer) pairs of a sample, without padding.
+
+        Positions of an answer that do not count are left out.
+        """
+        length = int(sample.length)
+        inputs, outputs = np.asarray(sample.inputs), np.asarray(sample.outputs)
+        mask = np.asarray(sample.output_mask)
+        return [
+            (self.decode(x[:length]), self.decode_output(y[m]))
+            for x, y, m in zip(inputs, outputs, mask, strict=True)
+        ]
+
+    def answer(self, text: str) -> str:
+        """The answer to one readable string of the task's form.
+
+        Only the alphabet is checked, not the grammar.
+
+        Example:
+            >>> from stackformer import tasks
+            >>> tasks.get("RS").answer("abb")
+            'bba'
+        """
+        inputs = self.encode(text)
+        if not inputs.size:
+            raise ValueError(f"{self.name} input must not be empty, got {text!r}")
+        outputs, mask = _answers(self, inputs[None], inputs.size)
+        return self.decode_output(np.asarray(outputs)[np.asarray(mask)])
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+
+def _positions(symbols: tuple[str, ...], vocabulary: tuple[str, ...]) -> np.ndarray:
+    return np.asarray([vocabulary.index(symbol) for symbol in symbols], np.int32)
+
+
+def _positive(argument: str, value: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{argument} must be an int, got {value!r}") from None
+    if number < 1:
+        raise ValueError(f"{argument} must be at least 1, got {number}")
+    return number
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _sample(
+    task: Task,
+    batch_size: int,
+    max_length: int,
+    key: jax.Array,
+    length: int | jax.Array,
+) -> Sample:
+    length = jnp.asarray(task.string_length(length), jnp.int32)
+    strings = task.strings(key, batch_size, length, max_length)
+    inputs = jnp.where(jnp.arange(max_length)[None, :] < length, strings, 0)
+    outputs, mask = _answers(task, inputs.astype(jnp.int32), length)
+    return Sample(inputs=inputs, outputs=outputs, output_mask=mask, length=length)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _answers(
+    task: Task, inputs: jax.Array, length: int | jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    outputs = task.solve(inputs, length).astype(jnp.int32)
+    position = jnp.arange(outputs.shape[1])[None, :]
+    inside = jnp.broadcast_to(position < task.output_length(length), outputs.shape)
+    mask = inside
+    if END in task.output_symbols:
+        ended = (outputs == task.output_symbols.index(END)) & inside
+        earlier = jnp.cumsum(ended, axis=1) - ended
+        mask = inside & (earlier == 0)
+    return jnp.where(inside, outputs, 0), mask

@@ -1,0 +1,119 @@
+"""The table of tasks: `get`, `names`, `register`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from stackformer.tasks.base import LEVELS, Task
+from stackformer.tasks.reverse_string import ReverseString
+from stackformer.tasks.stack_manipulation import StackManipulation
+from stackformer.tasks.vocabulary import SPECIAL_SYMBOLS
+
+_TASKS: dict[str, type[Task]] = {}
+
+
+def register(task_class: type[Task]) -> type[Task]:
+    """Make a task known to `get` and `names`; also usable as a class decorator.
+
+    Raises:
+        ValueError: the name is taken, or the class lacks something a task states.
+    """
+    task = task_class()
+    missing = [
+        attribute
+        for attribute in ("name", "level", "input_symbols", "output_symbols", "chance")
+        if not hasattr(task, attribute)
+    ]
+    if missing:
+        raise ValueError(f"{task_class.__name__} must state {', '.join(missing)}")
+    if task.level not in LEVELS:
+        raise ValueError(
+            f"{task.name}: level must be one of {', '.join(LEVELS)}, got {task.level!r}"
+        )
+    for attribute in ("input_symbols", "output_symbols"):
+        symbols = getattr(task, attribute)
+        if not isinstance(symbols, tuple) or not symbols:
+            raise ValueError(
+                f"{task.name}: {attribute} must be a tuple of str, got {symbols!r}"
+            )
+        if len(set(symbols)) < len(symbols) or set(symbols) & set(SPECIAL_SYMBOLS):
+            raise ValueError(
+                f"{task.name}: {attribute} must be distinct and none of "
+                f"{', '.join(SPECIAL_SYMBOLS)}, got {symbols!r}"
+            )
+    for name in filter(None, (task.name, task.short_name)):
+        other = _TASKS.get(name.lower())
+        if other is not None and other.__qualname__ != task_class.__qualname__:
+            raise ValueError(
+                f"a task named {name!r} is registered already: {other.__name__}"
+            )
+        _TASKS[name.lower()] = task_class
+    _default.cache_clear()
+    return task_class
+
+
+def names() -> tuple[str, ...]:
+    """The long names of all registered tasks, in the order of registration."""
+    return tuple(dict.fromkeys(_default(cls).name for cls in _TASKS.values()))
+
+
+def get(name: str, **options: Any) -> Task:
+    """The task of this name.
+
+    Args:
+        name: a short name ("RS"), a long name ("reverse_string"), in any case; or
+            "module:Class" for a `Task` class of your own that is not registered.
+        **options: arguments of the task's class, such as `modulus=7`.
+
+    Returns:
+        The task; without options always the same object.
+
+    Raises:
+        ValueError: no such task; the message lists the known ones.
+
+    Example:
+        >>> get("RS") is get("reverse_string")
+        True
+        >>> get("MA", modulus=7).output_size
+        7
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"task name must be a str, got {name!r}")
+    task_class = _import(name) if ":" in name else _TASKS.get(name.lower())
+    if task_class is None:
+        known = [
+            f"{task.name} ({task.short_name})" if task.short_name else task.name
+            for task in map(_default, dict.fromkeys(_TASKS.values()))
+        ]
+        raise ValueError(f"unknown task {name!r}; known tasks: {', '.join(known)}")
+    if not options:
+        return _default(task_class)
+    try:
+        return task_class(**options)
+    except TypeError as error:
+        raise ValueError(f"task {name!r} does not take {options}: {error}") from None
+
+
+@functools.cache
+def _default(task_class: type[Task]) -> Task:
+    return task_class()
+
+
+def _import(name: str) -> type[Task]:
+    module_name, _, class_name = name.partition(":")
+    try:
+        task_class = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"task {name!r} cannot be imported: {error}") from None
+    if not (isinstance(task_class, type) and issubclass(task_class, Task)):
+        raise ValueError(f"{name!r} must be a subclass of stackformer.tasks.Task")
+    return task_class
+
+
+for _task_class in (
+    ReverseString,
+    StackManipulation,
+):
+    register(_task_class)

@@ -1,0 +1,71 @@
+"""Random draws whose values do not depend on how far a string is padded.
+
+`jax.random.bits(key, (batch, max_length))` gives other bits when `max_length`
+changes. Here position i has its own key, so that a string of length n is the same
+string whether it is drawn alone or inside an array of any greater width.
+
+B is the batch size and L the width of the array.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def position_bits(key: jax.Array, batch_size: int, max_length: int) -> jax.Array:
+    """Independent uniform 32-bit words, shape (B, L) uint32; column i knows no L.
+
+    Example:
+        >>> key = jax.random.key(0)
+        >>> wide, narrow = position_bits(key, 2, 9), position_bits(key, 2, 5)
+        >>> bool((wide[:, :5] == narrow).all())
+        True
+    """
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(max_length))
+    return jax.vmap(lambda k: jax.random.bits(k, (batch_size,)), out_axes=1)(keys)
+
+
+def below(bits: jax.Array, bound: int | jax.Array) -> jax.Array:
+    """Uniform integers in 0..bound-1 from 32-bit words, as int32.
+
+    The remainder favours small values by less than bound / 2**32, which is below
+    one in ten million for every bound used here.
+    """
+    bound = jnp.asarray(bound).astype(jnp.uint32)
+    return (bits % jnp.broadcast_to(bound, bits.shape)).astype(jnp.int32)
+
+
+def uniform_symbols(
+    key: jax.Array, batch_size: int, max_length: int, num_symbols: int
+) -> jax.Array:
+    """Independent uniform symbols 0..num_symbols-1, shape (B, L) int32."""
+    return below(position_bits(key, batch_size, max_length), num_symbols)
+
+
+def nonzero_binary(bits: jax.Array, start: jax.Array, length: jax.Array) -> jax.Array:
+    """Binary strings in part of an array: uniform over all but the all-zero one.
+
+    The string fills positions start..start+length-1 of each row. A bit with k bits
+    left (itself included) and only zeros before it is 1 with probability
+    2**(k-1) / (2**k - 1); a bit after the first 1 is fair. That is the uniform
+    distribution over the 2**length - 1 nonzero numbers of this many bits.
+
+    Args:
+        bits: words from `position_bits`, shape (B, L).
+        start: first position of each row's string, shape (B, 1).
+        length: length of each row's string, shape (B, 1).
+
+    Returns:
+        int32 array of shape (B, L), zero outside the string.
+    """
+    position = jnp.arange(bits.shape[1])[None, :] - start
+    inside = (position >= 0) & (position < length)
+    left = jnp.where(inside, length - position, 1).astype(jnp.float32)
+    uniform = bits.astype(jnp.float32) * 2.0**-32
+    may_be_first = inside & (uniform * (1.0 - 2.0**-left) < 0.5)
+    # With one bit left the probability is 1, whatever was drawn.
+    may_be_first |= inside & (position == length - 1)
+    first = jnp.argmax(may_be_first, axis=1, keepdims=True) - start
+    fair = (bits < jnp.uint32(2**31)) & (position > first)
+    return (inside & ((position == first) | fair)).astype(jnp.int32)
