@@ -1,0 +1,249 @@
+"""Multi-head softmax attention with the positional encodings of `positions.py`.
+
+Legend: B batch, T positions (queries), S positions (keys), N heads, H features of a
+head, D = N * H features of the model.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from stackformer.nn.dropout import dropout
+from stackformer.nn.positions import (
+    POSITIONS,
+    Positions,
+    RelativePositions,
+    alibi_bias,
+    rotate,
+)
+
+
+def linear_init() -> initializers.Initializer:
+    """Truncated normal with deviation 1 / sqrt(fan in), the benchmark's choice.
+
+    The deviation is that before truncation at two deviations (Haiku's default for a
+    linear layer), so what comes out has 0.88 of it.
+    """
+
+    def init(key, shape, dtype=jnp.float32, **kwargs):
+        return initializers.truncated_normal(1.0 / math.sqrt(shape[0]))(
+            key, shape, dtype, **kwargs
+        )
+
+    return init
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AttentionCache:
+    """Keys and values of the positions read so far, (B, N, max_length, H) each.
+
+    `relative_keys` (N, 2 * max_length - 1, H) are the projected encodings of the
+    distances max_length - 1 down to -(max_length - 1); None without relative positions.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    relative_keys: jax.Array | None = None
+
+
+class MultiHeadAttention(nnx.Module):
+    """Softmax self-attention with N heads: MHA of the paper's section 2.1.
+
+        e_ij    = q_i . k_j / sqrt(H)   [+ what `positions` adds]
+        alpha_i = softmax over the allowed j of e_ij
+        out_i   = W_O concat over heads of sum_j alpha_i(j) v_j
+
+    With `causal` a position attends to itself and to what lies on its left. (The text
+    of the paper says so too, "up to and including itself", while its formula for the
+    mask has n < i; with that the first position could attend to nothing.)
+
+    Args:
+      features: D.
+      num_heads: N, a divisor of D.
+      causal: mask the future.
+      positions: "none", "relative", "rotary" or "alibi" act here; "sincos" is added to
+        the embeddings and changes nothing here.
+      max_wavelength: of the sinusoids of "relative" and "rotary".
+      use_bias: biases in the four projections. The paper's model has none.
+      dtype: dtype of the products; the softmax is always float32. None: the input's.
+      param_dtype: dtype of the parameters.
+      kernel_init: initializer of the projections.
+      rngs: the "params" stream initialises the parameters.
+
+    Example:
+      >>> attention = MultiHeadAttention(16, 4, causal=True, rngs=nnx.Rngs(0))
+      >>> attention(jnp.ones((2, 5, 16))).shape
+      (2, 5, 16)
+    """
+
+    def __init__(
+        self,
+        features: int,
+        num_heads: int,
+        *,
+        causal: bool = False,
+        positions: Positions = "none",
+        max_wavelength: float = 10_000.0,
+        use_bias: bool = False,
+        dtype: jax.typing.DTypeLike | None = None,
+        param_dtype: jax.typing.DTypeLike = jnp.float32,
+        kernel_init: initializers.Initializer | None = None,
+        rngs: nnx.Rngs,
+    ):
+        if num_heads < 1 or features % num_heads:
+            raise ValueError(
+                f"`num_heads` should divide `features` ({features}), but got "
+                f"{num_heads}."
+            )
+        if positions not in POSITIONS:
+            raise ValueError(
+                f"`positions` should be one of {POSITIONS}, but got {positions!r}."
+            )
+        if positions == "rotary" and (features // num_heads) % 2:
+            raise ValueError(
+                f"`features / num_heads` should be even with rotary positions, but got "
+                f"{features} / {num_heads}."
+            )
+        self.features = features
+        self.num_heads = num_heads
+        self.causal = causal
+        self.positions = positions
+        self.max_wavelength = max_wavelength
+        options = dict(
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init or linear_init(),
+            rngs=rngs,
+        )
+        # One product for queries, keys and values.
+        self.qkv = nnx.Linear(features, 3 * features, use_bias=use_bias, **options)
+        self.out = nnx.Linear(features, features, use_bias=use_bias, **options)
+        self.relative = (
+            RelativePositions(
+                features, num_heads, max_wavelength=max_wavelength, **options
+            )
+            if positions == "relative"
+            else None
+        )
+
+    def __call__(
+        self,
+        h: jax.Array,
+        *,
+        mask: jax.Array | None = None,
+        weight_dropout: float = 0.0,
+        key: jax.Array | None = None,
+        return_weights: bool = False,
+    ) -> jax.Array | tuple[jax.Array, jax.Array]:
+        """Attends from every position.
+
+        Args:
+          h: shape (B, T, D).
+          mask: True at real positions, shape (B, T); padding is at the right end and
+            nothing attends to it. Causal attention never sees it and needs no mask.
+          weight_dropout: rate of dropout on alpha (GPT-2 and RoBERTa have it).
+          key: that dropout happens if and only if there is a key.
+          return_weights: return alpha too, as it was before dropout.
+
+        Returns:
+          Shape (B, T, D), and with `return_weights` also alpha, (B, N, T, T) float32.
+        """
+        length = h.shape[1]
+        q, k, v = self._project(h, jnp.arange(length))
+        bias = None
+        if self.relative is not None:
+            bias = self.relative.logits(q, causal=self.causal) / math.sqrt(q.shape[-1])
+            q = q + self.relative.bias(0, q.dtype)
+        elif self.positions == "alibi":
+            at = jnp.arange(length)
+            bias = alibi_bias(at, at, self.num_heads, causal=self.causal)[None]
+        if self.causal:
+            allowed = jnp.tril(jnp.ones((length, length), bool))[None, None]
+        else:
+            allowed = None if mask is None else mask[:, None, None, :]
+        weights = _softmax_weights(q, k, bias, allowed)
+        used = dropout(weights.astype(v.dtype), weight_dropout, key)
+        out = jnp.einsum("bnts,bnsh->btnh", used, v)
+        out = self.out(out.reshape(h.shape))
+        return (out, weights) if return_weights else out
+
+    def init_cache(self, batch_size: int, max_length: int) -> AttentionCache:
+        """An empty cache for `step`, for at most `max_length` positions."""
+        self._check_causal()
+        head = self.features // self.num_heads
+        dtype = self.qkv.dtype or self.qkv.kernel.dtype
+        zeros = jnp.zeros((batch_size, self.num_heads, max_length, head), dtype)
+        relative_keys = None
+        if self.relative is not None:
+            distances = jnp.arange(max_length - 1, -max_length, -1)
+            relative_keys = self.relative.keys(distances).astype(dtype)
+        return AttentionCache(zeros, zeros, relative_keys)
+
+    def step(
+        self, cache: AttentionCache, h: jax.Array, index: jax.Array
+    ) -> tuple[AttentionCache, jax.Array]:
+        """Attends from position `index`, a scalar; h (B, D). Returns cache and output."""
+        self._check_causal()
+        q, k, v = self._project(h[:, None, :], index[None])
+        start = (0, 0, index, 0)
+        keys = jax.lax.dynamic_update_slice(
+            cache.keys, k.astype(cache.keys.dtype), start
+        )
+        values = jax.lax.dynamic_update_slice(
+            cache.values, v.astype(cache.values.dtype), start
+        )
+        batch, heads, length, head = keys.shape
+        bias = None
+        at = jnp.arange(length)
+        if self.relative is not None:
+            relative_keys = jax.lax.dynamic_slice_in_dim(
+                cache.relative_keys, length - 1 - index, length, axis=1
+            )
+            biased = q + self.relative.bias(1, q.dtype)
+            bias = jnp.einsum("bnth,nsh->bnts", biased, relative_keys)
+            bias = bias / math.sqrt(head)
+            q = q + self.relative.bias(0, q.dtype)
+        elif self.positions == "alibi":
+            bias = alibi_bias(index[None], at, heads, causal=True)[None]
+        allowed = (at <= index)[None, None, None, :]
+        weights = _softmax_weights(q, keys, bias, allowed)
+        out = jnp.einsum("bnts,bnsh->btnh", weights.astype(values.dtype), values)
+        out = self.out(out.reshape(batch, self.features))
+        return AttentionCache(keys, values, cache.relative_keys), out
+
+    def _project(self, h, positions):
+        """Queries, keys and values, (B, N, T, H) each."""
+        batch, length, _ = h.shape
+        qkv = self.qkv(h).reshape(batch, length, 3, self.num_heads, -1)
+        q, k, v = qkv.transpose(2, 0, 3, 1, 4)
+        if self.positions == "rotary":
+            q = rotate(q, positions, max_wavelength=self.max_wavelength)
+            k = rotate(k, positions, max_wavelength=self.max_wavelength)
+        return q, k, v
+
+    def _check_causal(self):
+        if not self.causal:
+            raise ValueError(
+                "Decoding step by step needs causal attention, but got causal=False; "
+                "build the model with causal=True."
+            )
+
+
+def _softmax_weights(q, k, bias, allowed):
+    """Softmax over keys of q . k / sqrt(H) + bias, float32; (B, N, T, S)."""
+    logits = jnp.einsum(
+        "bnth,bnsh->bnts",
+        q * (1.0 / math.sqrt(q.shape[-1])),
+        k,
+        preferred_element_type=jnp.float32,
+    )
+    if bias is not None:
+        logits = logits + bias.astype(jnp.float32)
+    if allowed is not None:
+        logits = jnp.where(allowed, logits, jnp.finfo(jnp.float32).min)
+    return jax.nn.softmax(logits, axis=-1)
