@@ -7,7 +7,9 @@ import importlib
 from typing import Any
 
 from stackformer.tasks.base import LEVELS, Task
+from stackformer.tasks.modular_arithmetic_brackets import ModularArithmeticBrackets
 from stackformer.tasks.reverse_string import ReverseString
+from stackformer.tasks.solve_equation import SolveEquation
 from stackformer.tasks.stack_manipulation import StackManipulation
 from stackformer.tasks.vocabulary import SPECIAL_SYMBOLS
 
@@ -115,5 +117,7 @@ def _import(name: str) -> type[Task]:
 for _task_class in (
     ReverseString,
     StackManipulation,
+    ModularArithmeticBrackets,
+    SolveEquation,
 ):
     register(_task_class)
