@@ -22,7 +22,9 @@ PyTree = Any
 
 def _flatten(state: PyTree) -> dict[str, Any]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves
+    }
 
 
 def _checksum(leaf: jax.Array) -> jax.Array:
@@ -63,7 +65,9 @@ class Checkpoints:
       read_only: neither creates nor cleans the folder.
     """
 
-    def __init__(self, directory: Path | str, *, keep: int = 3, read_only: bool = False):
+    def __init__(
+        self, directory: Path | str, *, keep: int = 3, read_only: bool = False
+    ):
         self.directory = Path(directory).absolute()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if read_only else keep,

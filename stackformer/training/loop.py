@@ -11,6 +11,7 @@ from tqdm import tqdm
 from stackformer.training.checkpoints import Checkpoints
 from stackformer.training.errors import Interrupted, NonFiniteLossError, UserError
 from stackformer.training.evaluation import make_measure
+from stackformer.training.events import Events
 from stackformer.training.mesh import Placement
 from stackformer.training.problem import Problem
 from stackformer.training.records import METRICS, TIMING, RunFolder
@@ -85,9 +86,15 @@ class _Trainer:
             state = create_state(problem, options.seeds, placement)
         self.state: TrainState = state
         self.step = int(state.step)
+        self.events = Events(
+            folder.path / "tensorboard",
+            options.seeds,
+            step=self.step,
+            enabled=folder.primary,
+        )
 
-    def run_block(self) -> dict[str, np.ndarray]:
-        """Runs one block and gives its history, arrays of shape (steps, S)."""
+    def run_block(self) -> dict[str, Any]:
+        """Runs one block, writes its record and returns it."""
         begin = time.perf_counter()
         stop = _next_stop(self.step, self.options, self.problem)
         self.state, history = self.block(self.state, self.data, np.int32(stop))
@@ -99,15 +106,11 @@ class _Trainer:
         record = {"step": stop, **means}
         if self.measure is not None and stop % self.problem.validation.every == 0:
             record["validation"] = self._validate()
+        speed = (stop - self.step) / seconds
+        timing = {"step": stop, "seconds": seconds, "steps_per_second": speed}
         self.folder.append(METRICS, record)
-        self.folder.append(
-            TIMING,
-            {
-                "step": stop,
-                "seconds": seconds,
-                "steps_per_second": (stop - self.step) / seconds,
-            },
-        )
+        self.folder.append(TIMING, timing)
+        self.events.write({**record, "steps_per_second": speed})
         self.step = stop
         return record
 
@@ -179,8 +182,11 @@ def train(
         ):
             while trainer.step < options.steps and not trainer.stopped_early():
                 before = trainer.step
+                if before == bar.initial:
+                    bar.set_description("compiling")
                 record = trainer.run_block()
                 bar.update(trainer.step - before)
+                bar.set_description("training", refresh=False)
                 bar.set_postfix_str(_postfix(record), refresh=False)
                 every = options.checkpoint_every
                 if trainer.step // every > before // every:
@@ -191,6 +197,7 @@ def train(
                     raise Interrupted(trainer.step)
         checkpoints.save(trainer.step, trainer.state)
         checkpoints.wait()
+        trainer.events.close()
         return trainer.state
     finally:
         checkpoints.close()

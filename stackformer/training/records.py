@@ -24,7 +24,15 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-PACKAGES = ("stackformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+PACKAGES = (
+    "stackformer",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+)
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 
 
@@ -53,7 +61,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; is this the folder of a run?") from None
+        raise UserError(
+            f"{path} does not exist; is this the folder of a run?"
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
@@ -140,7 +150,7 @@ class RunFolder:
     def _acquire(self) -> None:
         if fcntl is None:
             return
-        file = open(self.path / ".lock", "a+", encoding="utf-8")
+        file = open(self.path / ".lock", "a+", encoding="utf-8")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -68,9 +68,7 @@ def make_block(
                 problem, graph, placement, bucket, (params, data, key, step)
             )
 
-        return jax.vmap(
-            one_seed, in_axes=(0, None, 0, None), spmd_axis_name="seeds"
-        )
+        return jax.vmap(one_seed, in_axes=(0, None, 0, None), spmd_axis_name="seeds")
 
     branches = [branch(bucket) for bucket in problem.buckets]
 

@@ -1,0 +1,251 @@
+"""Length generalization on formal-language tasks, as a `Problem` for the engine."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from stackformer import models, tasks
+from stackformer.training import loop
+from stackformer.training.checkpoints import Checkpoints
+from stackformer.training.dcf_config import DCFConfig, task_named
+from stackformer.training.dcf_evaluation import LengthEvaluation, summarize
+from stackformer.training.errors import UserError
+from stackformer.training.lengths import Curriculum
+from stackformer.training.loop import TrainOptions
+from stackformer.training.mesh import Placement
+from stackformer.training.problem import Problem
+from stackformer.training.records import RunFolder, read_json
+from stackformer.training.state import abstract_state, graph_of, parameters
+
+Array = jax.Array
+PyTree = Any
+TRAIN_BUCKETS = 5
+
+
+def make_problem(config: DCFConfig) -> Problem:
+    """The engine's view of a configuration: model, batches, loss, optimizer."""
+    task = task_named(config.task)
+    curriculum = Curriculum.parse(config.curriculum, config.train_length)
+
+    def init(key: Array) -> nnx.Module:
+        return models.build(
+            config.model,
+            task,
+            config.model_config,
+            mode=config.mode,
+            positions=config.pos,
+            rngs=nnx.Rngs(key),
+        )
+
+    def batch(data: PyTree, key: Array, step: Array, bucket: int) -> tasks.Framed:
+        length_key, string_key = jax.random.split(jax.random.fold_in(key, step))
+        length = curriculum.draw(length_key, step, bucket, TRAIN_BUCKETS)
+        sample = task.sample(string_key, config.batch_size, length, bucket)
+        return tasks.frame(task, sample, config.mode)
+
+    def loss(
+        model: nnx.Module, batch: tasks.Framed, rngs: nnx.Rngs
+    ) -> tuple[Array, dict[str, Array]]:
+        logits = model(batch.tokens, mask=batch.mask, rngs=rngs)
+        return masked_loss(logits, batch.targets, batch.target_mask)
+
+    return Problem(
+        init=init,
+        batch=batch,
+        loss=loss,
+        optimizer=optax.chain(
+            optax.clip_by_global_norm(config.clip_norm),
+            optax.adam(config.learning_rate),
+        ),
+        buckets=curriculum.buckets(TRAIN_BUCKETS),
+        choose_bucket=lambda step: curriculum.choose_bucket(step, TRAIN_BUCKETS),
+    )
+
+
+def masked_loss(
+    logits: Array, targets: Array, mask: Array
+) -> tuple[Array, dict[str, Array]]:
+    """Cross-entropy and accuracy, means over the positions that count.
+
+    Args:
+      logits: (B, T, O).
+      targets: (B, T) int32 classes.
+      mask: (B, T) bool.
+    """
+    weight = mask.astype(jnp.float32)
+    total = jnp.maximum(weight.sum(), 1.0)
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits.astype(jnp.float32), targets
+    )
+    right = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+    return (losses * weight).sum() / total, {"accuracy": (right * weight).sum() / total}
+
+
+def run(
+    self, params: PyTree, *, progress: bool = True
+) -> list[dict[str, dict[str, float]]]:
+    """Lengths 1..test_length; for each seed `per_length`, `per_length_string`."""
+    seeds = len(self.config.seeds)
+    runs = [{"per_length": {}, "per_length_string": {}} for _ in range(seeds)]
+    lengths = range(1, self.config.test_length + 1)
+    for length in tqdm(
+        lengths, desc="test lengths", disable=not progress, dynamic_ncols=True
+    ):
+        token, string = self.at_length(params, length)
+        for run, a, b in zip(runs, token, string, strict=True):
+            run["per_length"][str(length)] = float(a)
+            run["per_length_string"][str(length)] = float(b)
+    return runs
+
+
+def summarize(
+    config: DCFConfig, runs: list[dict[str, Any]], *, steps: int, seconds: float
+) -> dict[str, Any]:
+    """The content of results.json.
+
+    `score` is the mean of the token accuracy over the lengths
+    train_length+1..test_length; `std` is the sample standard deviation over seeds.
+    """
+    lengths = range(config.train_length + 1, config.test_length + 1)
+    finished = []
+    for seed, run in zip(config.seeds, runs, strict=True):
+        score = np.mean([run["per_length"][str(n)] for n in lengths])
+        string = np.mean([run["per_length_string"][str(n)] for n in lengths])
+        finished.append(
+            {
+                "seed": seed,
+                "score": float(score),
+                "string_score": float(string),
+                "per_length": run["per_length"],
+                "per_length_string": run["per_length_string"],
+                "steps": steps,
+                "seconds": seconds,
+            }
+        )
+    scores = [run["score"] for run in finished]
+    return {
+        "task": config.task,
+        "model": config.model,
+        "mode": config.mode,
+        "pos": config.pos,
+        "preset": config.preset,
+        "steps": steps,
+        "train_length": config.train_length,
+        "test_length": config.test_length,
+        "test_strings": config.test_strings,
+        "chance": task_named(config.task).chance,
+        "runs": finished,
+        "mean": float(np.mean(scores)),
+        "std": float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0,
+    }
+
+
+def run(
+    config: DCFConfig,
+    folder: RunFolder,
+    placement: Placement,
+    *,
+    train: bool = True,
+    test_data: str | None = None,
+    checkpoint_every: int | None = None,
+    keep: int = 3,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Trains (or loads), measures all lengths, writes results.json and returns it.
+
+    A finished run is not measured again, unless `train` is False.
+    """
+    options = TrainOptions(
+        steps=config.steps,
+        seeds=config.seeds,
+        steps_per_dispatch=config.steps_per_dispatch,
+        checkpoint_every=checkpoint_every or min(1000, max(100, config.steps // 10)),
+        keep=keep,
+        progress=progress,
+    )
+    if train:
+        state = loop.train(
+            make_problem(config), options, folder=folder, placement=placement
+        )
+        params, step = parameters(state), int(state.step)
+    else:
+        params, step = load_parameters(folder.path, config, placement)
+    runs = _finished_runs(config, folder, step, test_data) if train else None
+    if runs is None:
+        graph = graph_of(make_problem(config))
+        evaluation = LengthEvaluation(config, graph, placement)
+        runs = evaluation.run(params, step=step, progress=progress)
+    results = summarize(config, runs, steps=step, seconds=folder.seconds())
+    results["test_data"] = test_data
+    folder.write("results.json", results)
+    return results
+
+
+def _finished_runs(
+    config: DCFConfig, folder: RunFolder, step: int, test_data: str | None
+) -> list[dict[str, Any]] | None:
+    """Accuracies from results.json, if they are of this state and of all lengths."""
+    path = folder.path / "results.json"
+    if not path.exists():
+        return None
+    old = read_json(path)
+    same = (old["steps"], old["test_strings"], old["test_data"]) == (
+        step,
+        config.test_strings,
+        test_data,
+    )
+    if not same or old["test_length"] < config.test_length:
+        return None
+    lengths = [str(n) for n in range(1, config.test_length + 1)]
+    names = ("per_length", "per_length_string")
+    return [
+        {name: {n: run[name][n] for n in lengths} for name in names}
+        for run in old["runs"]
+    ]
+
+
+def load_config(out_dir: Path | str) -> DCFConfig:
+    """The configuration of a run from its folder."""
+    return DCFConfig.from_json(read_json(Path(out_dir) / "config.json"))
+
+
+def load_parameters(
+    out_dir: Path | str, config: DCFConfig, placement: Placement
+) -> tuple[PyTree, int]:
+    """Parameters of all seeds and the step they are from, newest whole checkpoint."""
+    folder = Path(out_dir) / "checkpoints"
+    if not folder.is_dir():
+        raise UserError(f"{out_dir} has no checkpoints yet; train first")
+    checkpoints = Checkpoints(folder, read_only=True)
+    abstract = abstract_state(make_problem(config), config.seeds, placement)
+    try:
+        state = checkpoints.restore(abstract)
+    finally:
+        checkpoints.close()
+    if state is None:
+        raise UserError(f"{folder} has no whole checkpoint; train first")
+    return parameters(state), int(state.step)
+
+
+def load_run(
+    out_dir: Path | str, seed: int | None = None
+) -> tuple[nnx.Module, tasks.Task, DCFConfig]:
+    """A trained model from a run's folder, with its task and configuration.
+
+    Args:
+      out_dir: the `--out` of an `experiments.dcf` run.
+      seed: one of the run's seeds; by default the first.
+    """
+    config = load_config(out_dir)
+    seed = config.seeds[0] if seed is None else seed
+    if seed not in config.seeds:
+        raise UserError(f"{out_dir} has the seeds {list(config.seeds)}, not {seed}")
+    params, _ = load_parameters(out_dir, config, Placement.create())
+    index = config.seeds.index(seed)
+    graph = graph_of(make_problem(config))
+    model = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], params))
+    return model, task_named(config.task), config
