@@ -6,6 +6,7 @@ from flax import nnx
 
 from stackformer import ops
 
+_DEFAULT_KERNEL_INIT = nnx.initializers.lecun_normal()
 
 class StackAttention(nnx.Module):
     """A differentiable stack over the positions of a sequence: S(H) of the paper.
@@ -46,7 +47,7 @@ class StackAttention(nnx.Module):
         max_pops: int = 1,
         dtype: jnp.dtype | None = None,
         param_dtype: jnp.dtype = jnp.float32,
-        kernel_init: nnx.Initializer = nnx.initializers.lecun_normal(),
+        kernel_init: nnx.Initializer = _DEFAULT_KERNEL_INIT,
         rngs: nnx.Rngs,
     ):
         if num_stacks < 1 or features % num_stacks:

@@ -27,25 +27,23 @@ def stack_attention_weights_reference(
     alpha = jnp.zeros((*actions.shape[:-1], length), actions.dtype)
     alpha = alpha.at[..., 0, 0].set(1.0)  # alpha_0 attends to BOS: the empty stack
 
-    for i in range(1, length):
+    for i in jnp.arange(1, length):
 
-        def pop(top: jax.Array, i: int = i, alpha: jax.Array = alpha) -> jax.Array:
+        def pop(top: jax.Array, alpha: jax.Array = alpha) -> jax.Array:
             # What lies under element j is what was on top just before j was pushed,
-            # alpha_{j-1}; a pop on the empty stack changes nothing.
-            empty = top[..., 0, None] * alpha[..., 0, :]
-            below = jnp.einsum(
-                "...j,...jn->...n", top[..., 1:i], alpha[..., : i - 1, :]
-            )
-            return empty + below
+            # alpha_{j-1}; a pop on the empty stack changes nothing. (The paper sums
+            # j = 1..i-1; beyond that `top` is zero.)
+            below = jnp.einsum("...j,...jn->...n", top[..., 1:], alpha[..., :-1, :])
+            return below + top[..., :1] * alpha[..., 0, :]
 
         push = jnp.zeros_like(alpha[..., 0, :]).at[..., i].set(1.0)
         noop = alpha[..., i - 1, :]
         popped = pop(noop)
-        a = actions[..., i, :, None]
-        row = a[..., 0, :] * push + a[..., 1, :] * popped + a[..., 2, :] * noop
+        a = actions[..., i, :]
+        row = a[..., 0:1] * push + a[..., 1:2] * popped + a[..., 2:3] * noop
         for k in range(2, max_pops + 1):
             popped = pop(popped)
-            row = row + a[..., k + 1, :] * popped
+            row = row + a[..., k + 1 : k + 2] * popped
         alpha = alpha.at[..., i, :].set(row)
 
     return alpha
