@@ -86,65 +86,6 @@ def masked_loss(
 
 
 def run(
-    self, params: PyTree, *, progress: bool = True
-) -> list[dict[str, dict[str, float]]]:
-    """Lengths 1..test_length; for each seed `per_length`, `per_length_string`."""
-    seeds = len(self.config.seeds)
-    runs = [{"per_length": {}, "per_length_string": {}} for _ in range(seeds)]
-    lengths = range(1, self.config.test_length + 1)
-    for length in tqdm(
-        lengths, desc="test lengths", disable=not progress, dynamic_ncols=True
-    ):
-        token, string = self.at_length(params, length)
-        for run, a, b in zip(runs, token, string, strict=True):
-            run["per_length"][str(length)] = float(a)
-            run["per_length_string"][str(length)] = float(b)
-    return runs
-
-
-def summarize(
-    config: DCFConfig, runs: list[dict[str, Any]], *, steps: int, seconds: float
-) -> dict[str, Any]:
-    """The content of results.json.
-
-    `score` is the mean of the token accuracy over the lengths
-    train_length+1..test_length; `std` is the sample standard deviation over seeds.
-    """
-    lengths = range(config.train_length + 1, config.test_length + 1)
-    finished = []
-    for seed, run in zip(config.seeds, runs, strict=True):
-        score = np.mean([run["per_length"][str(n)] for n in lengths])
-        string = np.mean([run["per_length_string"][str(n)] for n in lengths])
-        finished.append(
-            {
-                "seed": seed,
-                "score": float(score),
-                "string_score": float(string),
-                "per_length": run["per_length"],
-                "per_length_string": run["per_length_string"],
-                "steps": steps,
-                "seconds": seconds,
-            }
-        )
-    scores = [run["score"] for run in finished]
-    return {
-        "task": config.task,
-        "model": config.model,
-        "mode": config.mode,
-        "pos": config.pos,
-        "preset": config.preset,
-        "steps": steps,
-        "train_length": config.train_length,
-        "test_length": config.test_length,
-        "test_strings": config.test_strings,
-        "chance": task_named(config.task).chance,
-        "runs": finished,
-        "mean": float(np.mean(scores)),
-        "std": float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0,
-    }
-
-
-def run(
     config: DCFConfig,
     folder: RunFolder,
     placement: Placement,
