@@ -8,6 +8,7 @@ from stackformer import ops
 
 _DEFAULT_KERNEL_INIT = nnx.initializers.lecun_normal()
 
+
 class StackAttention(nnx.Module):
     """A differentiable stack over the positions of a sequence: S(H) of the paper.
 
@@ -22,6 +23,8 @@ class StackAttention(nnx.Module):
       num_stacks: independent stacks, each with actions of its own and each holding
         its slice of D / num_stacks features. 1 is the paper's module.
       implementation: the form of the kernel, see `stackformer.stack_attention`.
+      chunk_size: the chunk length of the chunkwise form.
+      max_depth: the number of elements that a stack remembers; None is all of them.
       max_pops: the largest number of elements that one step can pop.
       dtype: the dtype of the action head's product; the input's where None.
       param_dtype: the dtype of the parameters.
@@ -44,6 +47,8 @@ class StackAttention(nnx.Module):
         *,
         num_stacks: int = 1,
         implementation: str | None = None,
+        chunk_size: int | None = None,
+        max_depth: int | None = None,
         max_pops: int = 1,
         dtype: jnp.dtype | None = None,
         param_dtype: jnp.dtype = jnp.float32,
@@ -58,6 +63,8 @@ class StackAttention(nnx.Module):
         self.features = features
         self.num_stacks = num_stacks
         self.implementation = implementation
+        self.chunk_size = chunk_size
+        self.max_depth = max_depth
         self.max_pops = max_pops
         self.num_actions = max_pops + 2
         self.action_head = nnx.Linear(
@@ -132,15 +139,59 @@ class StackAttention(nnx.Module):
         logits = logits.reshape(*h.shape[:-1], self.num_stacks, self.num_actions)
         return jnp.moveaxis(logits, -2, -3)
 
+    def init_state(self, h_0: jax.Array, depth: int | None = None) -> jax.Array:
+        """The empty stack of a string whose position 0 is h_0, for decoding.
+
+        Args:
+          h_0: the hidden state of BOS, shape (..., D). Its output is h_0 itself.
+          depth: elements to remember, `max_depth` where None; with as many as there
+            are positions to come, the steps equal the whole sequence exactly.
+
+        Returns:
+          The state, shape (..., depth, D), or (..., S, depth, D / S).
+        """
+        depth = self.max_depth if depth is None else depth
+        if depth is None:
+            raise ValueError("`depth` should be given, as the module has no max_depth.")
+        return ops.init_stack_state(self._split_one(h_0), depth)
+
+    def step(
+        self, state: jax.Array, h_t: jax.Array, *, actions: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Reads one more position, t >= 1.
+
+        Args:
+          state: the stack, from `init_state` or the step before.
+          h_t: the hidden state, shape (..., D).
+          actions: given ones, shape (..., A), or (..., S, A) with S > 1 stacks.
+
+        Returns:
+          The new state, and the top of the stack, shape (..., D).
+        """
+        if actions is None:
+            actions = self.predict_actions(h_t[..., None, :])[..., 0, :]
+        state, top = ops.stack_step(
+            state, actions, self._split_one(h_t), max_pops=self.max_pops
+        )
+        return state, top.reshape(h_t.shape).astype(h_t.dtype)
+
     @property
     def _options(self):
-        return {"implementation": self.implementation, "max_pops": self.max_pops}
+        return {
+            "implementation": self.implementation,
+            "chunk_size": self.chunk_size,
+            "max_depth": self.max_depth,
+            "max_pops": self.max_pops,
+        }
 
     def _split(self, h):
         if self.num_stacks == 1:
             return h
         slices = h.reshape(*h.shape[:-1], self.num_stacks, -1)
         return jnp.moveaxis(slices, -2, -3)
+
+    def _split_one(self, h_t):
+        return self._split(h_t[..., None, :])[..., 0, :]
 
     def _join(self, top):
         if self.num_stacks == 1:

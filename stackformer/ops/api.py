@@ -31,6 +31,8 @@ def stack_attention_weights(
     actions: jax.Array,
     *,
     implementation: str | None = None,
+    chunk_size: int | None = None,
+    max_depth: int | None = None,
     max_pops: int = 1,
     check: bool = False,
 ) -> jax.Array:
@@ -49,6 +51,8 @@ def stack_attention_weights(
         bfloat16. The first position is the bottom of the stack: its actions are
         ignored. Probabilities are used as they are; nothing re-normalises them.
       implementation: "reference", "scan", or None to choose.
+      chunk_size: the chunk length of the chunkwise form; None chooses.
+      max_depth: the number of elements that the stack remembers; None is all.
       max_pops: the largest number of elements that one step can pop. With K > 1
         the last axis has K + 2 entries: push, pop 1, no-op, pop 2, ..., pop K.
       check: for debugging, check that every action distribution is non-negative
@@ -78,6 +82,8 @@ def stack_attention(
     values: jax.Array,
     *,
     implementation: str | None = None,
+    chunk_size: int | None = None,
+    max_depth: int | None = None,
     max_pops: int = 1,
     check: bool = False,
 ) -> jax.Array:
@@ -88,6 +94,8 @@ def stack_attention(
       values: what a push puts on the stack, shape (..., T, D), with the same
         leading axes; the first position is the bottom, read from an empty stack.
       implementation: as in `stack_attention_weights`.
+      chunk_size: as in `stack_attention_weights`.
+      max_depth: as in `stack_attention_weights`.
       max_pops: as in `stack_attention_weights`.
       check: as in `stack_attention_weights`.
 

@@ -165,3 +165,19 @@ def test_wrong_use_is_named(call, message):
 
 def test_public_name():
     assert stackformer.StackAttention is StackAttention
+
+
+@pytest.mark.parametrize("num_stacks", [1, 3])
+def test_steps_equal_the_whole_sequence(h, num_stacks):
+    stack = build(num_stacks=num_stacks)
+    state, tops = stack.init_state(h[:, 0], depth=h.shape[1]), [h[:, 0]]
+    for t in range(1, h.shape[1]):
+        state, top = stack.step(state, h[:, t])
+        tops.append(top)
+    np.testing.assert_allclose(jnp.stack(tops, 1), stack(h), atol=1e-5)
+
+
+def test_a_state_needs_a_depth(h):
+    assert build(max_depth=3).init_state(h[:, 0]).shape[0] == 2
+    with pytest.raises(ValueError, match="`depth` should be given"):
+        build().init_state(h[:, 0])
