@@ -7,7 +7,18 @@ import importlib
 from typing import Any
 
 from stackformer.tasks.base import LEVELS, Task
+from stackformer.tasks.binary_addition import BinaryAddition
+from stackformer.tasks.binary_multiplication import BinaryMultiplication
+from stackformer.tasks.bucket_sort import BucketSort
+from stackformer.tasks.compute_sqrt import ComputeSqrt
+from stackformer.tasks.cycle_navigation import CycleNavigation
+from stackformer.tasks.duplicate_string import DuplicateString
+from stackformer.tasks.even_pairs import EvenPairs
+from stackformer.tasks.missing_duplicate_string import MissingDuplicateString
+from stackformer.tasks.modular_arithmetic import ModularArithmetic
 from stackformer.tasks.modular_arithmetic_brackets import ModularArithmeticBrackets
+from stackformer.tasks.odds_first import OddsFirst
+from stackformer.tasks.parity_check import ParityCheck
 from stackformer.tasks.reverse_string import ReverseString
 from stackformer.tasks.solve_equation import SolveEquation
 from stackformer.tasks.stack_manipulation import StackManipulation
@@ -119,5 +130,16 @@ for _task_class in (
     StackManipulation,
     ModularArithmeticBrackets,
     SolveEquation,
+    EvenPairs,
+    ModularArithmetic,
+    ParityCheck,
+    CycleNavigation,
+    DuplicateString,
+    MissingDuplicateString,
+    OddsFirst,
+    BinaryAddition,
+    BinaryMultiplication,
+    ComputeSqrt,
+    BucketSort,
 ):
     register(_task_class)
