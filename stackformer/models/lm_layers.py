@@ -104,10 +104,10 @@ class StackSublayer(nnx.Module):
         self, state: jax.Array, h: jax.Array, index: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """One position: h (B, D) at position `index`; 0 is the stack's bottom."""
-        depth = state.shape[-2]
         stepped, top = self.stack.step(state, h)
         first = index == 0
-        state = jnp.where(first, self.stack.init_state(h, depth), stepped)
+        bottom = self.stack.init_state(h, 1)[..., :1, :]
+        state = jnp.where(first, bottom, stepped)
         return state, self._add(h, jnp.where(first, h, top))
 
     def _add(self, h: jax.Array, top: jax.Array) -> jax.Array:
