@@ -104,7 +104,9 @@ class _Trainer:
         seconds = time.perf_counter() - begin
         means = {name: x.mean(axis=0).tolist() for name, x in history.items()}
         record = {"step": stop, **means}
-        if self.measure is not None and stop % self.problem.validation.every == 0:
+        if self.measure is not None and (
+            stop % self.problem.validation.every == 0 or stop == self.options.steps
+        ):
             record["validation"] = self._validate()
         speed = (stop - self.step) / seconds
         timing = {"step": stop, "seconds": seconds, "steps_per_second": speed}

@@ -36,7 +36,8 @@ class Validation:
     """A measurement during training that chooses the best parameters.
 
     Attributes:
-      every: steps between two validations (an epoch, for language modeling).
+      every: steps between two validations (an epoch, for language modeling); the
+        last step is followed by one too.
       measure: what is summed over the validation data.
       score: `{name: sums of shape (S,)} -> (S,)`, one number a seed, lower is better.
       patience: a seed stops after so many validations without improvement; the run
