@@ -1,5 +1,7 @@
 """Pictures of what a stack does. Functions take NumPy arrays; no model is needed."""
 
+from stackformer.viz.curves import plot_length_generalization
+from stackformer.viz.explore import ExplorerPage, explore
 from stackformer.viz.maps import plot_actions, plot_stack_attention
 from stackformer.viz.stack import (
     action_string,
@@ -10,11 +12,14 @@ from stackformer.viz.stack import (
 )
 
 __all__ = [
+    "ExplorerPage",
     "action_string",
     "depth_distribution",
     "describe_stack",
+    "explore",
     "hard_stacks",
     "most_probable_actions",
     "plot_actions",
+    "plot_length_generalization",
     "plot_stack_attention",
 ]
