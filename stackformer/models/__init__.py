@@ -1,6 +1,17 @@
 """Sequence models: the stack transformer, its decoding, and the baselines."""
 
+from stackformer.models.build import MODELS as MODELS
+from stackformer.models.build import build as build
+from stackformer.models.describe import count_parameters as count_parameters
+from stackformer.models.describe import describe as describe
 from stackformer.models.outputs import Aux as Aux
+from stackformer.models.recurrent import (
+    NDStackRecurrentConfig as NDStackRecurrentConfig,
+)
+from stackformer.models.recurrent import RecurrentConfig as RecurrentConfig
+from stackformer.models.recurrent import RecurrentModel as RecurrentModel
+from stackformer.models.recurrent import StackRecurrentConfig as StackRecurrentConfig
+from stackformer.models.recurrent import TapeRecurrentConfig as TapeRecurrentConfig
 from stackformer.models.supervision import action_loss as action_loss
 from stackformer.models.transformer import DecodeCache as DecodeCache
 from stackformer.models.transformer import StackTransformer as StackTransformer
