@@ -17,6 +17,9 @@ import numpy as np
 
 from stackformer.tasks.vocabulary import END, SPECIAL_SYMBOLS, tokenize, untokenize
 
+# The length of strings: an int, or a traced () int32 array.
+Length = int | jax.Array
+
 LEVELS: tuple[str, ...] = ("regular", "dcf", "cs")
 
 
@@ -53,7 +56,7 @@ class Task(abc.ABC):
         output_symbols: the readable symbols of the answers. If `END` is among them,
             positions after the first `END` of an answer do not count.
         chance: accuracy of the best constant answer (one class at every position that
-            counts) on strings of the lengths 41..100.
+            counts), averaged over the lengths 41..100, to three digits.
     """
 
     name: str
@@ -68,7 +71,7 @@ class Task(abc.ABC):
         self,
         key: jax.Array,
         batch_size: int,
-        length: int | jax.Array,
+        length: Length,
         max_length: int,
     ) -> jax.Array:
         """Draw random strings: (B, max_length) int32 indices into `input_symbols`.
@@ -79,18 +82,18 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def solve(self, inputs: jax.Array, length: int | jax.Array) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         """The answers to (B, L) inputs: (B, output_length(L)) int32 classes.
 
         `length` may be traced; inputs are 0 from `length` on. What stands from
         `output_length(length)` on does not matter.
         """
 
-    def output_length(self, length: int | jax.Array) -> int | jax.Array:
+    def output_length(self, length: Length) -> Length:
         """The length of the answers to strings of this length (a traced one too)."""
         return length
 
-    def string_length(self, length: int | jax.Array) -> int | jax.Array:
+    def string_length(self, length: Length) -> Length:
         """The length of the strings drawn when `length` is asked for.
 
         It is `length` itself, except in a task that has no strings of some lengths.
@@ -101,7 +104,7 @@ class Task(abc.ABC):
         self,
         key: jax.Array,
         batch_size: int,
-        length: int | jax.Array,
+        length: Length,
         max_length: int | None = None,
     ) -> Sample:
         """Draw a batch of strings of one length, with their answers.
@@ -248,7 +251,7 @@ def _sample(
     batch_size: int,
     max_length: int,
     key: jax.Array,
-    length: int | jax.Array,
+    length: Length,
 ) -> Sample:
     length = jnp.asarray(task.string_length(length), jnp.int32)
     strings = task.strings(key, batch_size, length, max_length)
@@ -259,7 +262,7 @@ def _sample(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _answers(
-    task: Task, inputs: jax.Array, length: int | jax.Array
+    task: Task, inputs: jax.Array, length: Length
 ) -> tuple[jax.Array, jax.Array]:
     outputs = task.solve(inputs, length).astype(jnp.int32)
     position = jnp.arange(outputs.shape[1])[None, :]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.binary import add, end_number, operands, split_operands
 from stackformer.tasks.vocabulary import END
 
@@ -31,13 +31,15 @@ class BinaryAddition(Task):
     output_symbols = ("0", "1", END)
     chance = 0.5
 
-    def output_length(self, length):
+    def output_length(self, length: Length) -> Length:
         return length + 1
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         return operands(key, batch_size, length, max_length)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         first, second = split_operands(inputs, length)
         total = jnp.where(length < 3, inputs, add(first, second))
         return end_number(jnp.pad(total, ((0, 0), (0, 1))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.binary import END_CLASS, end_number, operands, split_operands
 from stackformer.tasks.vocabulary import END
 
@@ -28,12 +28,14 @@ class BinaryMultiplication(Task):
     level = "cs"
     input_symbols = ("0", "1", "*")
     output_symbols = ("0", "1", END)
-    chance = 0.5
+    chance = 0.494
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         return operands(key, batch_size, length, max_length)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         """A serial multiplier: bit k of the product is the carry plus sum_i a_i b_k-i.
 
         The second number passes the first one bit by bit through a shift register.

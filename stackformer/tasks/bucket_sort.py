@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.sampling import uniform_symbols
 
 _SYMBOLS = tuple(map(str, range(5)))
@@ -26,9 +26,11 @@ class BucketSort(Task):
     output_symbols = _SYMBOLS
     chance = 0.2
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         return uniform_symbols(key, batch_size, max_length, len(_SYMBOLS))
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         inside = jnp.arange(inputs.shape[1])[None, :] < length
         return jnp.sort(jnp.where(inside, inputs, len(_SYMBOLS)), axis=1)

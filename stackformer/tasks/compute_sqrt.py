@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.binary import subtract
 from stackformer.tasks.sampling import nonzero_binary, position_bits
 
@@ -27,17 +27,19 @@ class ComputeSqrt(Task):
     level = "cs"
     input_symbols = ("0", "1")
     output_symbols = ("0", "1")
-    chance = 0.5
+    chance = 0.506
 
-    def output_length(self, length):
+    def output_length(self, length: Length) -> Length:
         return (length + 1) // 2
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         bits = position_bits(key, batch_size, max_length)
         start = jnp.zeros((batch_size, 1), jnp.int32)
         return nonzero_binary(bits, start, jnp.full_like(start, length))
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         """The schoolbook root: two bits of the number give one bit of the root.
 
         With r the remainder and q the root so far, each step appends the next two bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.sampling import uniform_symbols
 
 _CYCLE = 5
@@ -29,13 +29,15 @@ class CycleNavigation(Task):
     output_symbols = tuple(map(str, range(_CYCLE)))
     chance = 0.2
 
-    def output_length(self, length):
+    def output_length(self, length: Length) -> Length:
         return 1
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         return uniform_symbols(key, batch_size, max_length, 3)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         inside = jnp.arange(inputs.shape[1])[None, :] < length
         moves = jnp.where(inside, inputs - 1, 0)
         return jnp.sum(moves, axis=1, keepdims=True) % _CYCLE

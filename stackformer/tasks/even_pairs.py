@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.sampling import uniform_symbols
 
 
@@ -26,11 +26,13 @@ class EvenPairs(Task):
     output_symbols = ("even", "odd")
     chance = 0.5
 
-    def output_length(self, length):
+    def output_length(self, length: Length) -> Length:
         return 1
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         return uniform_symbols(key, batch_size, max_length, 2)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         return (inputs[:, 0] ^ inputs[:, length - 1])[:, None]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stackformer.tasks.sampling import below
 
@@ -27,10 +28,10 @@ def digits(modulus: int) -> tuple[str, ...]:
     """The symbols 0..modulus-1.
 
     Raises:
-        ValueError: the modulus is below 2, or so great that products overflow.
+        ValueError: the modulus is not in 2..1000.
     """
-    if not isinstance(modulus, int) or not 2 <= modulus <= 10_000:
-        raise ValueError(f"modulus must be an int in 2..10000, got {modulus!r}")
+    if not isinstance(modulus, int) or not 2 <= modulus <= 1000:
+        raise ValueError(f"modulus must be an int in 2..1000, got {modulus!r}")
     return tuple(map(str, range(modulus)))
 
 
@@ -183,3 +184,23 @@ def evaluate(codes: jax.Array, modulus: int) -> jax.Array:
     state = zeros, zeros, zeros, jnp.zeros((batch_size,), bool), stack
     (total, term, *_), _ = jax.lax.scan(step, state, codes.T)
     return (total + term) % modulus
+
+
+def value_probabilities(modulus: int, max_length: int) -> np.ndarray:
+    """The exact distribution of the value of `grow`'s expressions with + - and *.
+
+    By recursion over the length: the parts of an expression are independent given
+    their lengths.
+
+    Returns:
+        Probabilities of shape (max_length + 1, m); row k is for length k, row 0 unused.
+    """
+    d = np.arange(modulus)
+    results = [(d[:, None] + d) % modulus, (d[:, None] - d) % modulus]
+    results.append(d[:, None] * d % modulus)
+    rows = np.full((max(max_length, 4) + 1, modulus), 1 / modulus)
+    for length in range(5, max_length + 1):
+        left, right = rows[1 : length - 3], rows[length - 4 : 0 : -1]
+        joint = (left.T @ right).ravel() / (length - 4)
+        rows[length] = sum(np.bincount(r.ravel(), joint, modulus) for r in results) / 3
+    return rows[: max_length + 1]

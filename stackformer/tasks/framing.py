@@ -12,6 +12,7 @@ j-th mask in the first, the symbol before y_j in the second.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +66,11 @@ def frame(task: Task, sample: Sample, mode: str) -> Framed:
     """
     if mode not in MODES:
         raise ValueError(f'mode must be "mlm" or "alm", got {mode!r}')
+    return _frame(task, mode, sample)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _frame(task: Task, mode: str, sample: Sample) -> Framed:
     batch_size, max_length = sample.inputs.shape
     max_output = sample.outputs.shape[1]
     position = jnp.arange(1 + max_length + max_output)

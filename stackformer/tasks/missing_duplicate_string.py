@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.sampling import below, uniform_symbols
 
 _MISSING, _FILL = 2, 3
@@ -30,10 +30,12 @@ class MissingDuplicateString(Task):
     output_symbols = ("0", "1")
     chance = 0.5
 
-    def output_length(self, length):
+    def output_length(self, length: Length) -> Length:
         return 1
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         symbol_key, place_key = jax.random.split(key)
         half = jnp.maximum(length // 2, 1)
         position = jnp.arange(max_length)
@@ -44,7 +46,7 @@ class MissingDuplicateString(Task):
         symbols = jnp.where((position >= 2 * half)[None, :], _FILL, symbols)
         return jnp.where(length == 1, 1, symbols)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         half = jnp.maximum(length // 2, 1)
         missing = jnp.argmax(inputs == _MISSING, axis=1)
         other = jnp.where(missing < half, missing + half, missing - half)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.expressions import OPERATORS, blank, digits, evaluate
 from stackformer.tasks.sampling import below, position_bits
 
@@ -26,26 +26,28 @@ class ModularArithmetic(Task):
 
     name = "modular_arithmetic"
     level = "regular"
-    chance = 0.24
 
     def __init__(self, modulus: int = 5):
         self.modulus = modulus
         self.output_symbols = digits(modulus)
         self.input_symbols = (*self.output_symbols, *OPERATORS)
+        self.chance = 1 / modulus
 
-    def output_length(self, length):
+    def output_length(self, length: Length) -> Length:
         return 1
 
-    def string_length(self, length):
+    def string_length(self, length: Length) -> Length:
         return length - (length + 1) % 2
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         bits = position_bits(key, batch_size, max_length)
         is_digit = (jnp.arange(max_length) % 2 == 0)[None, :]
         operators = self.modulus + below(bits, len(OPERATORS))
         return jnp.where(is_digit, below(bits, self.modulus), operators)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         inside = jnp.arange(inputs.shape[1])[None, :] < length
         codes = jnp.where(inside, inputs, blank(self.modulus))
         return evaluate(codes, self.modulus)[:, None]

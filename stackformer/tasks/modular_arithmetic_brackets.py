@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
-from stackformer.tasks.expressions import OPERATORS, blank, digits, evaluate, grow
+from stackformer.tasks.base import Length, Task
+from stackformer.tasks.expressions import (
+    OPERATORS,
+    blank,
+    digits,
+    evaluate,
+    grow,
+    value_probabilities,
+)
 from stackformer.tasks.sampling import position_bits
 
 
@@ -31,21 +40,27 @@ class ModularArithmeticBrackets(Task):
     name = "modular_arithmetic_brackets"
     short_name = "MA"
     level = "dcf"
-    chance = 0.299
 
     def __init__(self, modulus: int = 5):
         self.modulus = modulus
         self.output_symbols = digits(modulus)
         self.input_symbols = (*self.output_symbols, *OPERATORS, "(", ")")
 
-    def output_length(self, length):
+    @functools.cached_property
+    def chance(self) -> float:
+        probabilities = value_probabilities(self.modulus, 100)[41:]
+        return float(probabilities.mean(axis=0).max())
+
+    def output_length(self, length: Length) -> Length:
         return 1
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         bits = position_bits(key, batch_size, max_length)
         return grow(bits, length, self.modulus, num_operators=3)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         inside = jnp.arange(inputs.shape[1])[None, :] < length
         codes = jnp.where(inside, inputs, blank(self.modulus))
         return evaluate(codes, self.modulus)[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.sampling import uniform_symbols
 
 
@@ -28,10 +28,12 @@ class OddsFirst(Task):
     output_symbols = ("0", "1")
     chance = 0.5
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         return uniform_symbols(key, batch_size, max_length, 2)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         position = jnp.arange(inputs.shape[1])
         odds = (length + 1) // 2
         source = jnp.where(position < odds, 2 * position, 2 * (position - odds) + 1)

@@ -37,7 +37,7 @@ def register(task_class: type[Task]) -> type[Task]:
     missing = [
         attribute
         for attribute in ("name", "level", "input_symbols", "output_symbols", "chance")
-        if not hasattr(task, attribute)
+        if not hasattr(task_class, attribute) and attribute not in vars(task)
     ]
     if missing:
         raise ValueError(f"{task_class.__name__} must state {', '.join(missing)}")

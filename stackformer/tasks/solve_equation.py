@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.expressions import blank, code, digits, evaluate, grow
 from stackformer.tasks.sampling import below, position_bits
 
@@ -38,10 +38,12 @@ class SolveEquation(Task):
         self.input_symbols = (*self.output_symbols, *_AFTER_DIGITS)
         self.chance = 1 / modulus
 
-    def output_length(self, length):
+    def output_length(self, length: Length) -> Length:
         return 1
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         symbol_key, place_key = jax.random.split(key)
         bits = position_bits(symbol_key, batch_size, max_length)
         position = jnp.arange(max_length)[None, :]
@@ -64,7 +66,7 @@ class SolveEquation(Task):
         symbols = jnp.where(position == size + 1, value[:, None], symbols)
         return jnp.where(length < 3, 0, symbols)
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         """The left side is v + c z with c = 1 or -1, so z = c (right - v)."""
         position = jnp.arange(inputs.shape[1])[None, :]
         table = [code(symbol, self.modulus) for symbol in self.input_symbols]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stackformer.tasks.base import Task
+from stackformer.tasks.base import Length, Task
 from stackformer.tasks.sampling import below, position_bits
 from stackformer.tasks.vocabulary import END
 
@@ -35,12 +35,14 @@ class StackManipulation(Task):
     level = "dcf"
     input_symbols = ("a", "b", "pop", "push_a", "push_b")
     output_symbols = ("a", "b", END)
-    chance = 0.48
+    chance = 0.489
 
-    def output_length(self, length):
+    def output_length(self, length: Length) -> Length:
         return length + 1
 
-    def strings(self, key, batch_size, length, max_length) -> jax.Array:
+    def strings(
+        self, key: jax.Array, batch_size: int, length: Length, max_length: int
+    ) -> jax.Array:
         symbol_key, stack_key = jax.random.split(key)
         bits = position_bits(symbol_key, batch_size, max_length)
         choices = jax.random.bits(stack_key, (batch_size, 1))
@@ -48,7 +50,7 @@ class StackManipulation(Task):
         in_stack = jnp.arange(max_length)[None, :] < stack_length
         return jnp.where(in_stack, below(bits, 2), _POP + below(bits, 3))
 
-    def solve(self, inputs, length) -> jax.Array:
+    def solve(self, inputs: jax.Array, length: Length) -> jax.Array:
         """All positions at once.
 
         With S the running sum of +1 (push) and -1 (pop), the depth of a stack whose
