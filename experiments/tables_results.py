@@ -1,0 +1,221 @@
+"""What was measured, beside the paper: as JSON, as Markdown, as the report page."""
+
+import dataclasses
+import statistics
+from pathlib import Path
+from typing import Any
+
+from experiments.tables_cells import Cell, Table, read
+from stackformer.training.records import write_json, write_text
+from stackformer.viz.report import format_number, report_page
+
+NOTES = (
+    "Measured and paper's numbers are means ± sample standard deviations over seeds; "
+    "the paper's are over five seeds.",
+    "Accuracy counts single output symbols, over all lengths from one above the "
+    "longest training string to the longest test string; dropout is off.",
+    "Above the paper: our input begins with a BOS token, the bottom of the stack, so "
+    "that no input symbol has to serve as the bottom; and dropout is off when we "
+    "measure, while the benchmark's code that the paper builds on leaves it on.",
+    "Below the paper: look at the steps first. A run with a fraction of the paper's "
+    "steps is not a reproduction of that number, only a measurement of that run.",
+)
+
+
+def measure(cell: Cell) -> dict[str, Any] | None:
+    """The numbers of a cell's results.json, or None where there is none to read.
+
+    Accuracies are in percent, over the lengths that the run's configuration asked for;
+    `longer` is the accuracy beyond them, where the run was measured further.
+    """
+    results = read(cell.folder / "results.json")
+    if results is None or not cell.is_of(results) or not results.get("runs"):
+        return None
+    config = read(cell.folder / "config.json") or {}
+    measured = {
+        "steps": results["steps"],
+        "preset": results.get("preset") or results.get("size"),
+        "seeds": config.get("seeds") or [r.get("seed", 0) for r in results["runs"]],
+        "seconds": results.get("seconds") or results["runs"][0].get("seconds"),
+    }
+    if cell.module == "lm":
+        scores = [run["perplexity_test"] for run in results["runs"]]
+        return {**measured, **_summary(scores)}
+    first = results["train_length"] + 1
+    last = min(results["test_length"], config.get("test_length", 10**9))
+    measured |= {"lengths": [first, last], "test_strings": results.get("test_strings")}
+    measured |= _summary(_accuracies(results, first, last))
+    if results["test_length"] > last:
+        beyond = _accuracies(results, last + 1, results["test_length"])
+        measured["longer"] = {
+            "lengths": [last + 1, results["test_length"]],
+            **_summary(beyond),
+        }
+    measured["curve"] = {
+        "train_length": results["train_length"],
+        "chance": results.get("chance"),
+        "seeds": [
+            [round(run["per_length"][str(n + 1)], 5) for n in range(len(lengths))]
+            for run in results["runs"]
+            for lengths in [run["per_length"]]
+        ],
+    }
+    return measured
+
+
+def _accuracies(results: dict[str, Any], first: int, last: int) -> list[float]:
+    return [
+        100
+        * statistics.fmean(run["per_length"][str(n)] for n in range(first, last + 1))
+        for run in results["runs"]
+    ]
+
+
+def _summary(scores: list[float]) -> dict[str, Any]:
+    std = statistics.stdev(scores) if len(scores) > 1 else None
+    return {"mean": statistics.fmean(scores), "std": std, "scores": scores}
+
+
+def find_results(table: Table, root: Path) -> Table:
+    """The same table with each cell pointed to the best run found under `root`.
+
+    The best is the one with the most steps, then the most seeds.
+    """
+    found = []
+    for path in sorted(root.rglob("results.json")):
+        results = read(path)
+        if results and results.get("runs"):
+            found.append((results, path.parent))
+
+    def locate(cell: Cell) -> Cell:
+        mine = [(r["steps"], len(r["runs"]), f) for r, f in found if cell.is_of(r)]
+        return dataclasses.replace(cell, folder=max(mine)[2]) if mine else cell
+
+    return dataclasses.replace(table, cells=tuple(map(locate, table.cells)))
+
+
+def collect(table: Table, states: dict[str, tuple[str, str]], command: str) -> dict:
+    """The content of tableN.json.
+
+    Args:
+      table: its cells.
+      states: cell name -> (state, reason) of cells that were just run; others are
+        "finished" or "not run".
+      command: the command that made the table.
+    """
+    cells, machines = [], []
+    for cell in table.cells:
+        measured = measure(cell)
+        state, reason = states.get(
+            cell.name, ("finished" if measured else "not run", "")
+        )
+        config = read(cell.folder / "config.json") or {}
+        environment = config.get("environment")
+        if measured and environment and environment not in machines:
+            machines.append(environment)
+        paper = cell.paper and {
+            "mean": cell.paper.mean,
+            "std": cell.paper.std,
+            "steps": cell.paper_steps,
+        }
+        cells.append(
+            {
+                "row": cell.row,
+                "column": cell.column,
+                "name": cell.name,
+                "state": state,
+                "reason": reason,
+                "command": config.get("command") or cell.command,
+                "paper": paper,
+                "measured": measured,
+            }
+        )
+    return {
+        "table": table.number,
+        "title": table.title,
+        "unit": table.unit,
+        "rows": list(table.rows),
+        "columns": list(table.columns),
+        "command": command,
+        "notes": list(NOTES) if table.number != 3 else list(NOTES[:1]),
+        "machines": machines,
+        "cells": cells,
+    }
+
+
+def write_outputs(content: dict[str, Any], out: Path) -> list[Path]:
+    """Writes tableN.json, tableN.md and report.html (of all tables in the folder)."""
+    out.mkdir(parents=True, exist_ok=True)
+    stem = f"table{content['table']}"
+    write_json(out / f"{stem}.json", content)
+    write_text(out / f"{stem}.md", to_markdown(content))
+    tables = [content]
+    for path in sorted(out.glob("table[123].json")):
+        other = read(path)
+        if other and path.stem != stem:
+            tables.append(other)
+    tables.sort(key=lambda table: table["table"])
+    write_text(out / "report.html", report_page(tables))
+    return [out / f"{stem}.md", out / f"{stem}.json", out / "report.html"]
+
+
+def to_markdown(content: dict[str, Any]) -> str:
+    """The table, then the runs and the commands that each number links to."""
+    cells = {(cell["row"], cell["column"]): cell for cell in content["cells"]}
+    digits = 2 if content["table"] == 3 else 1
+    lines = [f"# Table {content['table']}: {content['title']}", ""]
+    lines += [f"{content['unit'].capitalize()}. **Measured**, then the paper's.", ""]
+    lines.append("| | " + " | ".join(content["columns"]) + " |")
+    lines.append("|---|" + "---|" * len(content["columns"]))
+    for row in content["rows"]:
+        texts = [
+            _markdown_cell(cells.get((row, c)), digits) for c in content["columns"]
+        ]
+        lines.append(f"| {row} | " + " | ".join(texts) + " |")
+    lines += ["", *(f"- {note}" for note in content["notes"]), ""]
+    broken = [cell for cell in content["cells"] if cell["state"] == "broken"]
+    if broken:
+        lines += ["## Broken", ""]
+        for cell in broken:
+            reason = cell["reason"].replace("`", "'").replace("\n", " ")
+            lines.append(f"- {cell['name']}: `{reason}`")
+        lines.append("")
+    lines += ["## Runs", ""]
+    for cell in content["cells"]:
+        if cell["measured"]:
+            lines += [f"### {cell['name']}", "", _sentence(cell, digits), ""]
+            lines += ["```", cell["command"], "```", ""]
+    return "\n".join(lines)
+
+
+def _markdown_cell(cell: dict[str, Any] | None, digits: int) -> str:
+    if cell is None:
+        return ""
+    paper = format_number(cell["paper"], digits) if cell["paper"] else "none"
+    if not cell["measured"]:
+        return f"{cell['state']}<br>{paper}"
+    number = format_number(cell["measured"], digits)
+    return f"[**{number}**](#{cell['name'].lower()})<br>{paper}"
+
+
+def _sentence(cell: dict[str, Any], digits: int) -> str:
+    measured, paper = cell["measured"], cell["paper"]
+    seeds = measured["seeds"]
+    parts = [
+        f"**{format_number(measured, digits)}** after {measured['steps']:,} steps, "
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    ]
+    if "lengths" in measured:
+        parts[0] += ", lengths {}..{}".format(*measured["lengths"])
+    if "longer" in measured:
+        longer = measured["longer"]
+        parts.append(
+            "lengths {}..{}: ".format(*longer["lengths"])
+            + format_number(longer, digits)
+        )
+    if paper:
+        steps = f" after {paper['steps']:,} steps" if paper["steps"] else ""
+        parts.append(f"the paper: {format_number(paper, digits)}{steps}")
+    if measured["seconds"]:
+        parts.append(f"{measured['seconds'] / 60:.1f} minutes of training")
+    return "; ".join(parts) + "."

@@ -1,0 +1,234 @@
+"""The report page: measured tables beside the paper's, as one self-contained page."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from stackformer.viz.report_chart import accuracy_chart
+
+_escape = html.escape
+
+
+def format_number(entry: dict[str, Any], digits: int = 1) -> str:
+    """Mean ± standard deviation, or the mean alone where there is one seed.
+
+    >>> format_number({"mean": 93.12, "std": 4.4})
+    '93.1 ± 4.4'
+    >>> format_number({"mean": 93.12, "std": None})
+    '93.1'
+    """
+    text = f"{entry['mean']:.{digits}f}"
+    if entry.get("std") is None:
+        return text
+    return f"{text} ± {entry['std']:.{digits}f}"
+
+
+def report_page(tables: Sequence[dict[str, Any]], *, title: str | None = None) -> str:
+    """One HTML page for tables as `experiments.tables` writes them to tableN.json.
+
+    For each table: the numbers beside the paper's, a curve of accuracy over length for
+    each measured cell, what broke, and the commands. The page needs no network and no
+    script to be read.
+
+    Args:
+      tables: contents of tableN.json.
+      title: of the page.
+
+    Example:
+      >>> cell = {"row": "RS", "column": "RNN", "name": "rs-rnn", "state": "not run",
+      ...         "reason": "", "command": "python -m experiments.dcf --task=RS",
+      ...         "paper": {"mean": 81.0, "std": 0.8, "steps": 100000},
+      ...         "measured": None}
+      >>> table = {"table": 1, "title": "RNNs", "unit": "accuracy", "rows": ["RS"],
+      ...          "columns": ["RNN"], "command": "", "notes": [], "machines": [],
+      ...          "cells": [cell]}
+      >>> "81.0 ± 0.8" in report_page([table])
+      True
+    """
+    title = title or "Stack attention: the paper's tables, measured"
+    notes = dict.fromkeys(note for table in tables for note in table["notes"])
+    parts = {
+        "title": _escape(title),
+        "style": _read("page.css"),
+        "script": _read("page.js"),
+        "summary": _summary(tables),
+        "tables": "\n".join(_table(table) for table in tables),
+        "notes": "".join(f"<li>{_escape(note)}</li>" for note in notes),
+        "machines": _machines(tables),
+    }
+    # One pass: text put in for one placeholder is never searched for another.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("page.html"))
+
+
+def _read(name: str) -> str:
+    folder = resources.files("stackformer.viz") / "report_page"
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def _summary(tables: Sequence[dict[str, Any]]) -> str:
+    cells = [cell for table in tables for cell in table["cells"]]
+    measured = sum(cell["measured"] is not None for cell in cells)
+    broken = sum(cell["state"] == "broken" for cell in cells)
+    text = f"{measured} of {len(cells)} cells measured"
+    return _escape(text + (f", {broken} broken" if broken else ""))
+
+
+def _digits(table: dict[str, Any]) -> int:
+    return 2 if table["table"] == 3 else 1
+
+
+def _anchor(table: dict[str, Any], cell: dict[str, Any]) -> str:
+    return _escape(f"table{table['table']}-{cell['name']}", quote=True)
+
+
+def _table(table: dict[str, Any]) -> str:
+    cells = {(cell["row"], cell["column"]): cell for cell in table["cells"]}
+    head = "".join(f'<th scope="col">{_escape(c)}</th>' for c in table["columns"])
+    body = []
+    for row in table["rows"]:
+        entries = "".join(
+            _table_cell(table, column, cells.get((row, column)))
+            for column in table["columns"]
+        )
+        body.append(f'<tr><th scope="row">{_escape(row)}</th>{entries}</tr>')
+    shown = [cell for cell in table["cells"] if cell["measured"]]
+    cards = "\n".join(_card(table, cell) for cell in shown)
+    number = table["table"]
+    return f"""<section aria-labelledby="table{number}">
+<h2 id="table{number}">Table {number}: {_escape(table["title"])}</h2>
+<p class="unit">{_escape(table["unit"].capitalize())}. Large: measured. Below it: the
+paper's number. Each number leads to its run.</p>
+<div class="wide"><table><thead><tr><td></td>{head}</tr></thead>
+<tbody>{"".join(body)}</tbody></table></div>
+{_broken(table)}
+<div class="cards">{cards}</div>
+{_command(table["command"], "This table was made by")}
+</section>"""
+
+
+def _table_cell(table: dict[str, Any], column: str, cell: dict[str, Any] | None) -> str:
+    label = _escape(column, quote=True)
+    if cell is None:
+        return f'<td data-label="{label}" class="empty"></td>'
+    digits = _digits(table)
+    paper = cell["paper"]
+    below = f"paper {format_number(paper, digits)}" if paper else "not in the paper"
+    below = f'<span class="paper">{_escape(below)}</span>'
+    measured = cell["measured"]
+    if measured is None:
+        state = _escape(cell["state"])
+        mark = "broken" if cell["state"] == "broken" else "none"
+        return (
+            f'<td data-label="{label}"><span class="state {mark}">{state}</span>'
+            f"{below}</td>"
+        )
+    number = _escape(format_number(measured, digits))
+    return (
+        f'<td data-label="{label}"><a class="number" href="#{_anchor(table, cell)}">'
+        f"{number}</a>{_difference(table, cell)}{below}"
+        f'<span class="steps">{_escape(_effort(measured))}</span></td>'
+    )
+
+
+def _effort(measured: dict[str, Any]) -> str:
+    seeds = len(measured["seeds"])
+    return f"{measured['steps']:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
+
+
+def _difference(table: dict[str, Any], cell: dict[str, Any]) -> str:
+    """A small mark: how far above or below the paper."""
+    if not cell["paper"]:
+        return ""
+    digits = _digits(table)
+    amount = round(cell["measured"]["mean"] - cell["paper"]["mean"], digits)
+    if amount == 0:
+        return '<span class="difference same" title="the paper\'s number">=</span>'
+    word, arrow = ("above", "▲") if amount > 0 else ("below", "▼")
+    better = (amount > 0) != (table["table"] == 3)
+    return (
+        f'<span class="difference {"better" if better else "worse"}" '
+        f'title="{abs(amount):.{digits}f} {word} the paper">{arrow}'
+        f'<span class="hidden">{word} the paper by </span>'
+        f"{abs(amount):.{digits}f}</span>"
+    )
+
+
+def _card(table: dict[str, Any], cell: dict[str, Any]) -> str:
+    measured, paper, digits = cell["measured"], cell["paper"], _digits(table)
+    facts = [("Measured", format_number(measured, digits))]
+    if len(measured["scores"]) > 1:
+        scores = ", ".join(f"{score:.{digits}f}" for score in measured["scores"])
+        facts.append(("By seed", scores))
+    if paper:
+        steps = f", {paper['steps']:,} steps" if paper.get("steps") else ""
+        facts.append(("Paper", format_number(paper, digits) + steps))
+    longer = measured.get("longer")
+    if longer:
+        name = "Lengths {}–{}".format(*longer["lengths"])
+        facts.append((name, format_number(longer, digits)))
+    seeds = ", ".join(map(str, measured["seeds"]))
+    facts.append(("Run", f"{measured['steps']:,} steps, seeds {seeds}"))
+    if measured.get("seconds"):
+        facts.append(("Training", f"{measured['seconds'] / 60:.1f} minutes"))
+    rows = "".join(
+        f"<dt>{_escape(name)}</dt><dd>{_escape(value)}</dd>" for name, value in facts
+    )
+    title = f"{cell['row']} · {cell['column']}"
+    chart = ""
+    if "curve" in measured:
+        chart = accuracy_chart(
+            measured["curve"],
+            title=title,
+            paper=paper and paper["mean"] / 100,
+            scored=measured["lengths"],
+        )
+    return f"""<article class="card" id="{_anchor(table, cell)}">
+<h3>{_escape(title)}</h3>
+{chart}
+<dl>{rows}</dl>
+{_command(cell["command"], "Command")}
+</article>"""
+
+
+def _command(command: str, label: str) -> str:
+    if not command:
+        return ""
+    return (
+        f"<details><summary>{_escape(label)}</summary>"
+        f"<pre><code>{_escape(command)}</code></pre></details>"
+    )
+
+
+def _broken(table: dict[str, Any]) -> str:
+    broken = [cell for cell in table["cells"] if cell["state"] == "broken"]
+    if not broken:
+        return ""
+    items = "".join(
+        f"<li><b>{_escape(cell['name'])}</b><pre>{_escape(cell['reason'])}</pre></li>"
+        for cell in broken
+    )
+    return f'<div class="card broken-list"><h3>Broken</h3><ul>{items}</ul></div>'
+
+
+def _machines(tables: Sequence[dict[str, Any]]) -> str:
+    items = dict.fromkeys(
+        _machine(machine) for table in tables for machine in table["machines"]
+    )
+    return "".join(f"<li>{_escape(item)}</li>" for item in items)
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    packages = machine.get("packages", {})
+    names = ("stackformer", "jax", "flax")
+    versions = [f"{name} {packages[name]}" for name in names if packages.get(name)]
+    facts = [
+        f"{machine.get('num_devices', 1)} × {machine.get('device', 'unknown device')}",
+        f"{machine.get('cpu_count', '?')} CPU cores",
+        str(machine.get("platform", "")),
+        *versions,
+    ]
+    return ", ".join(filter(None, facts))
