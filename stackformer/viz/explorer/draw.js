@@ -78,7 +78,6 @@ function prepare(canvas, width, height) {
   const context = canvas.getContext("2d");
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.clearRect(0, 0, width, height);
-  context.imageSmoothingEnabled = false;
   return context;
 }
 
@@ -89,12 +88,14 @@ function column(n, T, width) {
   return [left, Math.max(1, right - left - gap)];
 }
 
-/* Rows of values 0..1 as an image with one pixel for each value. */
-function heatImage(rows, palette) {
-  const columns = rows[0].length, image = document.createElement("canvas");
-  image.width = columns;
-  image.height = rows.length;
-  const context = image.getContext("2d");
+/* Rows of values 0..1, one pixel for each; the style sheet stretches the canvas. */
+function drawHeat(canvas, rows, palette, height) {
+  const columns = rows[0].length, context = canvas.getContext("2d");
+  if (canvas.width !== columns || canvas.height !== rows.length) {
+    canvas.width = columns;
+    canvas.height = rows.length;
+  }
+  canvas.style.height = `${height}px`;
   const pixels = context.createImageData(columns, rows.length), heat = palette.heat;
   for (let r = 0, at = 0; r < rows.length; r++) {
     for (let n = 0; n < columns; n++, at += 4) {
@@ -106,7 +107,6 @@ function heatImage(rows, palette) {
     }
   }
   context.putImageData(pixels, 0, 0);
-  return image;
 }
 
 /* Bars of what the top attends to; the symbols of the positions stand below. */
@@ -146,44 +146,15 @@ function numberTicks(context, T, cell, y, palette) {
   }
 }
 
-/* The soft stack: one row for each depth, one column for each position. */
-function drawStack(canvas, width, rows, rowHeight, palette) {
-  const height = rows.length * rowHeight, context = prepare(canvas, width, height);
-  context.drawImage(heatImage(rows, palette), 0, 0, width, height);
-  context.fillStyle = palette.card;
-  for (let k = 1; k <= rows.length; k++) context.fillRect(0, k * rowHeight - 1, width, 1);
-}
-
-/* Action probabilities along the string as stacked columns, with the position marked. */
-function drawTimeline(canvas, width, stack, position, palette) {
+/* Action probabilities along the string as stacked columns. */
+function drawTimeline(canvas, width, stack, palette) {
   const height = 30, context = prepare(canvas, width, height), T = stack.length;
   for (let i = 1; i < T; i++) {
     const row = stack.actionsAt(i), [left, wide] = column(i, T, width);
-    context.globalAlpha = i <= position ? 1 : 0.35;
     for (let a = 0, y = height; a < row.length; a++) {
       context.fillStyle = palette.action(a);
       context.fillRect(left, y - row[a] * height, wide, row[a] * height);
       y -= row[a] * height;
     }
   }
-  context.globalAlpha = 1;
-  const [left, wide] = column(position, T, width);
-  context.fillStyle = palette.ink;
-  context.fillRect(left, height - 3, Math.max(wide, 3), 3);
-}
-
-/* The whole attention map; rows still to come are pale, the current one is framed. */
-function drawMap(canvas, width, image, position, palette) {
-  const T = image.height, height = Math.round(Math.min(width, 320, 22 * T));
-  const context = prepare(canvas, width, height), cell = height / T;
-  context.drawImage(image, 0, 0, width, height);
-  context.strokeStyle = palette.line;
-  context.strokeRect(0.5, 0.5, width - 1, height - 1);
-  context.globalAlpha = 0.6;
-  context.fillStyle = palette.card;
-  context.fillRect(1, (position + 1) * cell, width - 2, height - (position + 1) * cell - 1);
-  context.globalAlpha = 1;
-  context.fillStyle = palette.cursor;
-  const lines = cell < 5 ? [(position + 0.5) * cell - 0.5] : [position * cell - 1, (position + 1) * cell];
-  for (const y of lines) context.fillRect(0, y, width, cell < 5 ? 1 : 1.5);
 }

@@ -2,12 +2,18 @@
 
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const T = data.tokens.length, ROW = 22;
+  const T = data.tokens.length, ROW = 22, ROWS = 13;
   const byId = (id) => document.getElementById(id);
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
   const symbols = data.tokens.map((token, i) => (i === 0 ? "⊥" : token));
   const state = { position: 0, layer: data.panels.length === 1 ? 0 : -1, timer: 0 };
   let palette = new Palette(), measured = false;
+
+  /* The position under the mouse or finger. */
+  function at(client, canvas, edge, size) {
+    const box = canvas.getBoundingClientRect();
+    return Math.floor(((client - box[edge]) / box[size]) * T);
+  }
 
   function argmax(values) {
     let best = 0;
@@ -60,21 +66,29 @@
     node.append(head, ...meters.map((one) => one.node), top);
     /* Every picture is a row of two columns, so that all share the axis of positions. */
     const picture = (label, beside, className) => {
-      const row = element("div", `aligned ${className || ""}`), canvas = element("canvas");
+      const row = element("div", `aligned ${className}`), plot = element("div", "plot");
+      const canvas = element("canvas");
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", label);
-      row.append(beside, canvas);
+      plot.append(canvas, element("div", "ahead"), element("div", "mark"));
+      row.append(beside, plot);
       node.append(row);
       return canvas;
     };
-    const attends = picture("What the top of the stack attends to", height);
-    const heat = picture("Soft stack, depth by position", pile, "scroll");
-    const timeline = picture("Action probabilities along the string", element("span", "side", "actions"), "pick");
-    const map = picture("Stack attention of all positions", element("span", "side", "attention map"), "pick");
-    timeline.addEventListener("click", (event) => go(Math.floor((event.offsetX / timeline.clientWidth) * T)));
-    map.addEventListener("click", (event) => go(Math.floor((event.offsetY / map.clientHeight) * T)));
+    const side = (text) => element("span", "side", text);
+    const attends = picture("What the top of the stack attends to", height, "top");
+    const heat = picture("Soft stack, depth by position", pile, "stack");
+    const timeline = picture("Action probabilities along the string", side("actions"), "timeline");
+    const map = picture("Stack attention of all positions", side("attention map"), "map");
+    timeline.parentNode.addEventListener("click", (event) => go(at(event.clientX, timeline, "left", "width")));
+    map.parentNode.addEventListener("click", (event) => go(at(event.clientY, map, "top", "height")));
     byId("cards").append(node);
-    return { panel, stack, node, badge, meters, top, height, pile, attends, heat, timeline, map, width: 0, image: null };
+    const scroll = pile.parentNode;
+    scroll.addEventListener("scroll", () => {
+      cards[index].scrolled = scroll.scrollTop;
+      renderPile(cards[index]);
+    }, { passive: true });
+    return { panel, stack, node, badge, meters, top, height, pile, scrolled: 0, rows: [], attends, heat, timeline, map, width: 0, drawn: false };
   });
 
   function renderCard(card) {
@@ -93,34 +107,54 @@
     card.node.dataset.top = first;
     card.node.dataset.action = i === 0 ? "" : data.action_names[best];
     const rows = card.stack.rows(i);
+    card.rows = rows;
     setText(card.height, `height ${rows.reduce((sum, r) => sum + 1 - r[0], 0).toFixed(1)}`);
-    renderPile(card.pile, rows);
-    card.image ||= heatImage(Array.from({ length: T }, (_, n) => card.stack.top(n)), palette);
+    renderPile(card);
     drawTop(card.attends, card.width, row, i, symbols, palette);
-    drawStack(card.heat, card.width, rows, ROW, palette);
-    drawTimeline(card.timeline, card.width, card.stack, i, palette);
-    drawMap(card.map, card.width, card.image, i, palette);
+    drawHeat(card.heat, rows, palette, ROW * rows.length);
+    if (!card.drawn) renderOnce(card);
+    for (const [canvas, edge] of [[card.timeline, "left"], [card.map, "top"]]) {
+      canvas.nextSibling.style[edge] = `${(100 * (i + 1)) / T}%`;
+      canvas.nextSibling.nextSibling.style[edge] = `${(100 * i) / T}%`;
+    }
     const summary = `top ${placeText(data.tokens, first)} ${percent(row[first])}`;
     card.attends.setAttribute("aria-label", `What the top of the stack attends to: ${summary}`);
     return `${card.panel.name}: ${card.badge.textContent}, ${summary}.`;
   }
 
-  function renderPile(pile, rows) {
-    while (pile.children.length > rows.length) pile.lastChild.remove();
-    while (pile.children.length < rows.length) {
+  /* Pictures that do not depend on the position; the marks on them are style alone. */
+  function renderOnce(card) {
+    card.drawn = true;
+    drawTimeline(card.timeline, card.width, card.stack, palette);
+    const rows = Array.from({ length: T }, (_, n) => card.stack.top(n));
+    card.timeline.nextSibling.nextSibling.style.width = `${100 / T}%`;
+    card.map.nextSibling.nextSibling.style.height = `${100 / T}%`;
+    drawHeat(card.map, rows, palette, Math.round(Math.min(card.width, 320, ROW * T)));
+  }
+
+  /* Only the rows in sight exist: a deep stack costs no more than a shallow one. */
+  function renderPile(card) {
+    const { pile, rows } = card, all = rows.length;
+    const above = Math.max(0, Math.min(Math.floor(card.scrolled / ROW), all - ROWS));
+    const count = Math.min(all, ROWS);
+    pile.style.height = `${all * ROW}px`;
+    pile.style.paddingTop = `${above * ROW}px`;
+    while (pile.children.length > count) pile.lastChild.remove();
+    while (pile.children.length < count) {
       const item = element("li");
       item.append(element("span"), element("span", "share"));
       pile.append(item);
     }
-    rows.forEach((row, k) => {
-      const best = argmax(row), item = pile.children[k];
+    for (let k = 0; k < count; k++) {
+      const row = rows[above + k], best = argmax(row), item = pile.children[k];
       if (item.dataset.place !== String(best)) {
         item.dataset.place = best;
         item.firstChild.replaceWith(place(data.tokens, best));
       }
       setText(item.lastChild, percent(row[best]));
-      item.classList.toggle("bottom", k === rows.length - 1);
-    });
+      item.classList.toggle("first", above + k === 0);
+      item.classList.toggle("bottom", above + k === all - 1);
+    }
   }
 
   const longest = Math.max(3, ...data.predictions.filter(Boolean).flatMap((one) => one.top.map(([name]) => name.length)));
@@ -180,7 +214,7 @@
     byId("cards").classList.toggle("single", state.layer >= 0);
     const shown = cards.filter((card) => !card.node.hidden);
     /* Read all sizes before anything is written: one layout for all the cards. */
-    if (!measured) for (const card of shown) card.width = card.attends.clientWidth;
+    if (!measured) for (const card of shown) [card.width, card.drawn] = [card.attends.clientWidth, false];
     measured = true;
     const said = shown.map(renderCard);
     const prediction = renderPrediction();
@@ -255,7 +289,7 @@
   byId("prediction").hidden = !data.predictions.some(Boolean);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     palette = new Palette();
-    for (const card of cards) card.image = null;
+    measured = false;
     render();
   });
   window.addEventListener("resize", () => { measured = false; render(); });
