@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from experiments.tables_cells import Cell
-from stackformer.training.errors import UserError
+if TYPE_CHECKING:
+    # A job imports this module, and should not have to import JAX for it.
+    from experiments.tables_cells import Cell
 
+PYTHON = sys.executable
 LOG = "log.txt"
 _STOP = "stop-request"
 
@@ -27,8 +29,8 @@ class Handle(Protocol):
     def kill(self) -> None: ...
 
 
-def _start_process(arguments: list[str], folder: Path) -> subprocess.Popen:
-    """Starts `python ARGUMENTS` in a session of its own; output goes to the log.
+def _start_process(command: list[str], folder: Path) -> subprocess.Popen:
+    """Starts a command in a session of its own; its output goes to the log.
 
     In its own session a Ctrl-C in the terminal reaches only the runner, which then
     stops its cells in order.
@@ -36,7 +38,7 @@ def _start_process(arguments: list[str], folder: Path) -> subprocess.Popen:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOG, "ab") as log:
         return subprocess.Popen(
-            [sys.executable, *arguments, "--no_progress"],
+            [*command, "--no_progress"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -49,8 +51,8 @@ def _start_process(arguments: list[str], folder: Path) -> subprocess.Popen:
 class LocalLauncher:
     """Runs a cell as a child process."""
 
-    def start(self, cell: Cell) -> Handle:
-        return _LocalHandle(_start_process(cell.arguments, cell.folder))
+    def start(self, cell: "Cell") -> Handle:
+        return _LocalHandle(_start_process([PYTHON, *cell.arguments], cell.folder))
 
 
 class _LocalHandle:
@@ -78,6 +80,8 @@ class SubmititLauncher:
     def __init__(
         self, folder: Path, cluster: str | None = None, **parameters: Any
     ) -> None:
+        from stackformer.training.errors import UserError
+
         try:
             import submitit
         except ImportError:
@@ -92,14 +96,12 @@ class SubmititLauncher:
         except (NameError, TypeError, ValueError) as error:
             raise UserError(f"--submitit: {error}") from None
 
-    def start(self, cell: Cell) -> Handle:
+    def start(self, cell: "Cell") -> Handle:
         folder = cell.folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _STOP).unlink(missing_ok=True)
-        arguments = [*cell.arguments[:-1], f"--out={folder}"]
-        return _JobHandle(
-            self._executor.submit(CellJob(arguments, str(folder))), folder
-        )
+        command = [PYTHON, *cell.arguments[:-1], f"--out={folder}"]
+        return _JobHandle(self._executor.submit(CellJob(command, str(folder))), folder)
 
 
 class CellJob:
@@ -109,13 +111,13 @@ class CellJob:
     run goes on from its newest checkpoint.
     """
 
-    def __init__(self, arguments: list[str], folder: str):
-        self.arguments, self.folder = arguments, folder
+    def __init__(self, command: list[str], folder: str):
+        self.command, self.folder = command, folder
         self._process: subprocess.Popen | None = None
 
     def __call__(self) -> int:
         stop = Path(self.folder) / _STOP
-        self._process = _start_process(self.arguments, Path(self.folder))
+        self._process = _start_process(self.command, Path(self.folder))
         asked = False
         while (code := self._process.poll()) is None:
             if not asked and stop.exists():
@@ -130,7 +132,7 @@ class CellJob:
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
-        return submitit.helpers.DelayedSubmission(CellJob(self.arguments, self.folder))
+        return submitit.helpers.DelayedSubmission(CellJob(self.command, self.folder))
 
 
 class _JobHandle:
