@@ -182,9 +182,10 @@ def train(
                 disable=not (options.progress and folder.primary),
             ) as bar,
         ):
+            first = trainer.step
             while trainer.step < options.steps and not trainer.stopped_early():
                 before = trainer.step
-                if before == bar.initial:
+                if before == first:
                     bar.set_description("compiling")
                 record = trainer.run_block()
                 bar.update(trainer.step - before)
