@@ -58,7 +58,7 @@ def register(task_class: type[Task]) -> type[Task]:
             )
     for name in filter(None, (task.name, task.short_name)):
         other = _TASKS.get(name.lower())
-        if other is not None and other.__qualname__ != task_class.__qualname__:
+        if other is not None and _origin(other) != _origin(task_class):
             raise ValueError(
                 f"a task named {name!r} is registered already: {other.__name__}"
             )
@@ -112,6 +112,11 @@ def get(name: str, **options: Any) -> Task:
 @functools.cache
 def _default(task_class: type[Task]) -> Task:
     return task_class()
+
+
+def _origin(task_class: type[Task]) -> tuple[str, str]:
+    """Equal for a class and its newer self, as when a notebook cell is run again."""
+    return task_class.__module__, task_class.__qualname__
 
 
 def _import(name: str) -> type[Task]:
