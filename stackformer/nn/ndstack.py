@@ -36,15 +36,16 @@ sums over k above become matrix products.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 
 # Log of a weight of zero. Finite, so that no gradient is NaN; far below any real one.
 LOG_ZERO = -1e9
-# Greatest log ratio between weights of one step: what is rarer than exp of minus this
-# counts as impossible where the gradient would overflow otherwise.
-_MAX_LOG_RATIO = 46.0
+# Something less probable to lie below counts as impossible, since the gradient divides
+# by that probability and would overflow.
+_RARE = 1e-20
 
 
 @jax.tree_util.register_dataclass
@@ -120,6 +121,7 @@ def ndstack_step(
       base: the new `below`, shape (B, y, r, q, x, i), as pushes and replaces make it.
       mix: shape (B, y, r, k, u): pops add sum_{k,u} mix[y,r,k,u] below_k[y,u,q,x,i].
     """
+    below = jnp.where(below > _RARE, below, 0)
     before = alpha[:, :, :, None, None]  # [b s z - -]
     push = before + transitions.push  # [b s z r y]
     replace = before + transitions.replace
@@ -130,7 +132,7 @@ def ndstack_step(
     # Shares of the new weight: which transition led to (r, y).
     after = new_alpha[:, None, None]
     pushed, replaced = jnp.exp(push - after), jnp.exp(replace - after)
-    popped = jnp.exp(jnp.minimum(pop - after, _MAX_LOG_RATIO))
+    popped = jnp.exp(jnp.minimum(pop - after, -math.log(_RARE)))
     here = jax.nn.one_hot(node - 1, below.shape[-1])
     base = jnp.einsum("bqxry,i->byrqxi", pushed, here)
     base += jnp.einsum("bszry,bzsqxi->byrqxi", replaced, below)
@@ -140,6 +142,6 @@ def ndstack_step(
     return new_alpha - greatest, base, mix
 
 
-def _safe_log(weight):
-    positive = weight > 0
-    return jnp.where(positive, jnp.log(jnp.where(positive, weight, 1.0)), LOG_ZERO)
+def _safe_log(probability):
+    possible = probability > 0
+    return jnp.where(possible, jnp.log(jnp.where(possible, probability, 1)), LOG_ZERO)
