@@ -8,6 +8,7 @@ stopped. The engine is `stackformer.training`.
 """
 
 import argparse
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -22,7 +23,8 @@ from stackformer.training.lengths import CURRICULA
 EXAMPLES = [
     "python -m experiments.dcf --task=RS",
     "python -m experiments.dcf --task=SM --mode=alm --seeds=0,1,2 --out=runs/sm",
-    "python -m experiments.dcf --eval_only --out=runs/sm --test_length=500",
+    "python -m experiments.dcf --eval_only --out=runs/sm --test_length=500 "
+    "--test_strings=64",
 ]
 # Flags that are fields of the configuration, with other names there.
 _FIELDS = {"lr": "learning_rate"}
@@ -63,6 +65,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     over.add_argument(
         "--test_length", type=cli.positive, help="test up to N, default 100"
+    )
+    over.add_argument(
+        "--test_strings", type=cli.positive, help="strings of each length, default 512"
     )
     over.add_argument(
         "--seeds", type=cli.integers, help="such as 0,1,2: trained at once; default 0"
@@ -114,7 +119,7 @@ def given_fields(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of the configuration that flags set."""
     names = (
         "task model mode pos preset steps batch_size lr train_length test_length "
-        "seeds curriculum model_config"
+        "test_strings seeds curriculum model_config"
     )
     flags = {name: getattr(args, name) for name in names.split()}
     return {_FIELDS.get(name, name): x for name, x in flags.items() if x is not None}
@@ -154,14 +159,18 @@ def saved_config(args: argparse.Namespace) -> DCFConfig:
         raise UserError("--eval_only needs --out, the folder of a run")
     config = dcf.load_config(args.out)
     given = given_fields(args)
-    test_length = given.pop("test_length", config.test_length)
+    measured = {
+        name: given.pop(name)
+        for name in ("test_length", "test_strings")
+        if name in given
+    }
     for name, value in given.items():
         if getattr(config, name) != value:
             raise UserError(
                 f"--eval_only: the run in {args.out} has {name} "
                 f"{getattr(config, name)}, not {value}; leave that flag out"
             )
-    return config.with_test_length(test_length)
+    return dataclasses.replace(config, **measured)
 
 
 def report(results: dict[str, Any], out: Path) -> str:
@@ -202,6 +211,7 @@ def describe(config: DCFConfig) -> None:
     from stackformer import models
     from stackformer.training import dcf
 
+    dcf.check_model(config)
     print(models.describe(dcf.make_problem(config).init(jax.random.key(0))))
 
 
@@ -212,6 +222,7 @@ def run(config: DCFConfig, out: Path, args: argparse.Namespace, command: str) ->
     from stackformer.training import Placement, RunFolder, dcf, parse_mesh
     from stackformer.viz.curves import plot_length_generalization
 
+    dcf.check_model(config)
     placement = Placement.create(
         parse_mesh(args.mesh, jax.device_count(), config.batch_size)
     )

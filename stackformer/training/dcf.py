@@ -14,7 +14,6 @@ from stackformer.training.checkpoints import Checkpoints
 from stackformer.training.dcf_config import DCFConfig, task_named
 from stackformer.training.dcf_evaluation import LengthEvaluation, summarize
 from stackformer.training.errors import UserError
-from stackformer.training.lengths import Curriculum
 from stackformer.training.loop import TrainOptions
 from stackformer.training.mesh import Placement
 from stackformer.training.problem import Problem
@@ -23,13 +22,12 @@ from stackformer.training.state import abstract_state, graph_of, parameters
 
 Array = jax.Array
 PyTree = Any
-TRAIN_BUCKETS = 5
 
 
 def make_problem(config: DCFConfig) -> Problem:
     """The engine's view of a configuration: model, batches, loss, optimizer."""
     task = task_named(config.task)
-    curriculum = Curriculum.parse(config.curriculum, config.train_length)
+    curriculum = config.lengths()
 
     def init(key: Array) -> nnx.Module:
         return models.build(
@@ -43,7 +41,7 @@ def make_problem(config: DCFConfig) -> Problem:
 
     def batch(data: PyTree, key: Array, step: Array, bucket: int) -> tasks.Framed:
         length_key, string_key = jax.random.split(jax.random.fold_in(key, step))
-        length = curriculum.draw(length_key, step, bucket, TRAIN_BUCKETS)
+        length = curriculum.draw(length_key, step, bucket)
         sample = task.sample(string_key, config.batch_size, length, bucket)
         return tasks.frame(task, sample, config.mode)
 
@@ -61,9 +59,17 @@ def make_problem(config: DCFConfig) -> Problem:
             optax.clip_by_global_norm(config.clip_norm),
             optax.adam(config.learning_rate),
         ),
-        buckets=curriculum.buckets(TRAIN_BUCKETS),
-        choose_bucket=lambda step: curriculum.choose_bucket(step, TRAIN_BUCKETS),
+        buckets=curriculum.buckets(),
+        choose_bucket=curriculum.choose_bucket,
     )
+
+
+def check_model(config: DCFConfig) -> None:
+    """Raises `UserError` where the model cannot be built with these settings."""
+    try:
+        graph_of(make_problem(config))
+    except ValueError as error:
+        raise UserError(f"--model={config.model}: {error}") from None
 
 
 def masked_loss(

@@ -42,6 +42,8 @@ class DCFConfig:
       seeds: independent runs, trained at once.
       test_strings: strings for each length at evaluation.
       steps_per_dispatch: steps in one program call.
+      train_buckets: shapes that training lengths are padded to.
+      test_buckets: shapes that test lengths are padded to.
       model_config: overrides of the model's own configuration.
     """
 
@@ -60,6 +62,8 @@ class DCFConfig:
     seeds: tuple[int, ...] = (0,)
     test_strings: int = 512
     steps_per_dispatch: int = 25
+    train_buckets: int = 5
+    test_buckets: int = 8
     model_config: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -69,7 +73,15 @@ class DCFConfig:
         _choice("pos", self.pos, POSITIONS)
         _choice("preset", self.preset, PRESETS)
         task_named(self.task)
-        for name in ("steps", "batch_size", "train_length", "test_strings"):
+        for name in (
+            "steps",
+            "batch_size",
+            "train_length",
+            "test_strings",
+            "steps_per_dispatch",
+            "train_buckets",
+            "test_buckets",
+        ):
             if getattr(self, name) < 1:
                 raise UserError(
                     f"--{name} must be at least 1, got {getattr(self, name)}"
@@ -85,7 +97,11 @@ class DCFConfig:
             raise UserError(f"--seeds must be different numbers, got {self.seeds}")
         if min(self.seeds) < 0:
             raise UserError(f"--seeds must not be negative, got {self.seeds}")
-        Curriculum.parse(self.curriculum, self.train_length)
+        self.lengths()
+
+    def lengths(self) -> Curriculum:
+        """The distribution of training lengths."""
+        return Curriculum.parse(self.curriculum, self.train_length, self.train_buckets)
 
     def to_json(self) -> dict[str, Any]:
         """The content of config.json, without the environment."""
@@ -139,6 +155,8 @@ def preset_values(preset: str, task: str, model: str) -> dict[str, Any]:
             "learning_rate": 1e-4,
         }
     if preset == "smoke":
+        transformer = model in ("transformer", "stack_transformer")
+        small = {"d_model": 16, "num_layers": 2, "num_heads": 2}
         return {
             "steps": 20,
             "batch_size": 8,
@@ -147,9 +165,14 @@ def preset_values(preset: str, task: str, model: str) -> dict[str, Any]:
             "test_length": 12,
             "test_strings": 32,
             "steps_per_dispatch": 5,
+            "train_buckets": 1,
+            "test_buckets": 1,
+            "model_config": small if transformer else {"hidden_size": 16},
         }
     return {
         "steps": 1_000 if short == "RS" else 2_500,
         "batch_size": 32,
         "learning_rate": 3e-4,
+        "train_buckets": 3,
+        "test_buckets": 5,
     }

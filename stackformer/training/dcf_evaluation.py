@@ -20,7 +20,6 @@ from stackformer.training.signals import StopRequest
 
 Array = jax.Array
 PyTree = Any
-TEST_BUCKETS = 8
 _TEST_SEED = 512
 
 
@@ -63,7 +62,7 @@ class LengthEvaluation:
 
     The strings of a length are a function of the task and the length alone: all seeds,
     models and test lengths are measured on the same ones. Lengths are padded to at
-    most 8 widths, one program each.
+    most `config.test_buckets` widths, one program each.
 
     Args:
       config: the run; `test_length` and `test_strings` say what is measured.
@@ -87,7 +86,7 @@ class LengthEvaluation:
             for n in range(1, min(batch_size, config.test_strings) + 1)
             if config.test_strings % n == 0
         )
-        self.edges = bucket_edges(config.test_length, TEST_BUCKETS)
+        self.edges = bucket_edges(config.test_length, config.test_buckets)
         self.programs = {
             edge: make_measure(self._measure(edge), graph, placement)
             for edge in self.edges

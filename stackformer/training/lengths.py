@@ -11,11 +11,11 @@ The strings have length n and are padded to the bucket's upper edge.
 """
 
 import dataclasses
+import itertools
 import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from stackformer.training.errors import UserError
 
@@ -49,6 +49,7 @@ class Curriculum:
       name: one of `CURRICULA`.
       value: the parameter named above, or None for its default.
       max_length: the longest training string.
+      num_buckets: how many shapes lengths are padded to, at most.
 
     Example:
       >>> Curriculum(name="uniform", max_length=4).probabilities(0).tolist()
@@ -58,6 +59,7 @@ class Curriculum:
     name: str = "uniform"
     value: float | None = None
     max_length: int = 40
+    num_buckets: int = 5
 
     def __post_init__(self) -> None:
         if self.name not in CURRICULA:
@@ -80,7 +82,7 @@ class Curriculum:
             )
 
     @classmethod
-    def parse(cls, text: str, max_length: int) -> "Curriculum":
+    def parse(cls, text: str, max_length: int, num_buckets: int = 5) -> "Curriculum":
         """Reads `NAME` or `NAME:VALUE`.
 
         >>> Curriculum.parse("fixed:20", 40).value
@@ -93,7 +95,9 @@ class Curriculum:
             raise UserError(
                 f"curriculum must be NAME or NAME:NUMBER, got {text!r}"
             ) from None
-        return cls(name=name, value=number, max_length=max_length)
+        return cls(
+            name=name, value=number, max_length=max_length, num_buckets=num_buckets
+        )
 
     def probabilities(self, step: int | Array) -> Array:
         """p_s(1), .., p_s(max_length): shape (max_length,)."""
@@ -108,24 +112,30 @@ class Curriculum:
             weight = jnp.float32(self.value or 0.9) ** n
         return weight / weight.sum()
 
-    def buckets(self, count: int = 5) -> tuple[int, ...]:
+    def buckets(self) -> tuple[int, ...]:
         """Upper edges of the buckets that training compiles."""
         if self.name == "fixed":
             return (int(self.value or self.max_length),)
-        return bucket_edges(self.max_length, count)
+        return bucket_edges(self.max_length, self.num_buckets)
 
-    def choose_bucket(self, step: Array, count: int = 5) -> Array:
-        """The index of a step's bucket, the same for every seed."""
-        cumulative = jnp.cumsum(self.probabilities(step))
-        edges = np.asarray(self.buckets(count)) - 1
+    def choose_bucket(self, step: Array) -> Array:
+        """The index of a step's bucket, the same for every seed: a () int32."""
+        probabilities = self.probabilities(step)
+        edges = [0, *self.buckets()]
+        masses = [probabilities[a:b].sum() for a, b in itertools.pairwise(edges)]
         key = jax.random.fold_in(jax.random.key(_SCHEDULE_SEED), step)
-        uniform = jax.random.uniform(key) * cumulative[-1]
-        index = jnp.sum(uniform >= cumulative[edges], dtype=jnp.int32)
-        return jnp.minimum(index, len(edges) - 1)
+        return _draw(key, jnp.stack(masses))
 
-    def draw(self, key: Array, step: Array, bucket: int, count: int = 5) -> Array:
+    def draw(self, key: Array, step: Array, bucket: int) -> Array:
         """The length of a step's strings, given its bucket: a () int32."""
-        edges = (0, *self.buckets(count))
-        lower = 0 if self.name == "fixed" else edges[edges.index(bucket) - 1]
-        inside = jnp.log(self.probabilities(step)[lower:bucket])
-        return lower + 1 + jax.random.categorical(key, inside).astype(jnp.int32)
+        edges = [0, *self.buckets()]
+        lower = edges[edges.index(bucket) - 1]
+        return lower + 1 + _draw(key, self.probabilities(step)[lower:bucket])
+
+
+def _draw(key: Array, weights: Array) -> Array:
+    """An index with probability proportional to its weight."""
+    cumulative = jnp.cumsum(weights)
+    uniform = jax.random.uniform(key) * cumulative[-1]
+    index = jnp.sum(uniform >= cumulative, dtype=jnp.int32)
+    return jnp.minimum(index, weights.shape[0] - 1)
