@@ -44,7 +44,7 @@ def last_record(path: Path) -> dict[str, Any]:
 def progress(entry: "Entry") -> str:
     """How far a cell is, in a few words."""
     if entry.state == "finished":
-        return "done"
+        return entry.score
     if entry.state == "broken":
         return entry.reason.splitlines()[0]
     if entry.state in ("waiting", "skipped"):

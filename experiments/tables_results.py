@@ -63,6 +63,16 @@ def measure(cell: Cell) -> dict[str, Any] | None:
     return measured
 
 
+def score(cell: Cell) -> str:
+    """A finished cell in a few words: its number beside the paper's."""
+    measured = measure(cell)
+    digits = 2 if cell.module == "lm" else 1
+    text = format_number(measured, digits) if measured else "no result"
+    if cell.paper:
+        text += f" (paper {cell.paper.mean:.{digits}f} ± {cell.paper.std:.{digits}f})"
+    return text
+
+
 def _accuracies(results: dict[str, Any], first: int, last: int) -> list[float]:
     return [
         100

@@ -11,6 +11,7 @@ from typing import Protocol
 from experiments.tables_cells import Cell, missing_folder
 from experiments.tables_launch import Handle, reason
 from experiments.tables_live import LiveTable
+from experiments.tables_results import score
 
 WAITING, RUNNING, FINISHED = "waiting", "running", "finished"
 SKIPPED, BROKEN, STOPPED = "skipped", "broken", "stopped"
@@ -29,6 +30,7 @@ class Entry:
     cell: Cell
     state: str = WAITING
     reason: str = ""
+    score: str = ""
     handle: Handle | None = None
     begin: float = 0.0
     seconds: float = 0.0
@@ -73,7 +75,7 @@ class Runner:
             if missing:
                 entry.state, entry.reason = SKIPPED, missing
             elif entry.cell.finished():
-                entry.state = FINISHED
+                entry.state, entry.score = FINISHED, score(entry.cell)
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Cell name -> (state, reason)."""
@@ -129,7 +131,7 @@ class Runner:
             if code is None:
                 continue
             if code == 0 and entry.cell.finished():
-                entry.state = FINISHED
+                entry.state, entry.score = FINISHED, score(entry.cell)
             elif stopping or code == 0:
                 # Exit code 0 without a result: somebody else's signal; it has saved.
                 entry.state = STOPPED

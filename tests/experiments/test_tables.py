@@ -114,6 +114,7 @@ def test_broken_cells_do_not_stop_the_rest_and_finished_ones_are_skipped(
     states = [entry.state for entry in runner.entries]
     assert states == ["finished", "broken", "finished", "broken", "finished"]
     assert runner.entries[1].reason == "error: the loss became nan at step 40, seed 1"
+    assert progress(runner.entries[0]) == "66.7 ± 0.0 (paper 81.0 ± 0.8)"
     again = Runner(table.cells, LocalLauncher())
     assert again.entries[0].state == "finished"
     again.run()
