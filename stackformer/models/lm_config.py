@@ -24,7 +24,7 @@ class LanguageModelConfig:
       stack_layers: the blocks (0 is the first) that have one; all where None.
       stack_gate: None is the paper's plain addition, H + S(H). A number g makes it
         H + g * S(H) with one learned scalar g per sub-layer, starting there; with
-        0.0 a pretrained model's first outputs are exactly its own.
+        0.0 a pretrained model's first outputs are its own.
       num_stacks, stack_implementation: see `stackformer.StackAttention`.
       dtype: what products are computed in, "float32" or "bfloat16". Parameters, the
         softmax, layer norms' statistics, the stack and the logits stay in float32.

@@ -39,7 +39,7 @@ def load_pretrained(
     Args:
       folder: has config.json (model_type "gpt2" or "roberta") and model.safetensors.
       rngs: the "params" stream initialises the stacks' parameters, which a pretrained
-        folder does not have. With `stack_gate=0.0` the first outputs are exactly the
+        folder does not have. With `stack_gate=0.0` the first outputs are the
         pretrained ones; by default the stack is added plainly, as in the paper.
       **overrides: fields of `GPT2Config` or `RobertaConfig` that do not change the
         shape of the pretrained tensors: stack options, dropout, dtype, remat.
