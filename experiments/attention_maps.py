@@ -27,8 +27,7 @@ EXAMPLES = [
     "python -m experiments.attention_maps --out=runs/rs --input=abbaa --layers=1,3",
     'python -m experiments.attention_maps --out=runs/sm --input="ab pop push_b" --html',
 ]
-# Models whose stack attends to positions; those in the second group have the bottom
-# of the stack before the first token, the transformer has it at the first token.
+# Models with a stack whose top is a distribution over positions.
 _MODELS = ("stack_transformer", "stack_rnn", "stack_lstm")
 
 
@@ -266,6 +265,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Runs the command."""
     flags = make_parser().parse_args(argv)
+    if flags.layers and min(flags.layers) < 1:
+        given = ",".join(map(str, flags.layers))
+        raise UserError(f"--layers counts from 1, got {given}")
     model, task, config = load_run(flags.out, flags.seed)
     if config.model not in _MODELS:
         raise UserError(
@@ -273,6 +275,12 @@ def main(argv: list[str] | None = None) -> int:
             f"position; train one of {', '.join(_MODELS)}"
         )
     inputs = choose_input(task, flags.input, flags.length, flags.string_seed)
+    positions = 1 + inputs.size + task.output_length(inputs.size)
+    if flags.html and positions > MAX_POSITIONS:
+        raise UserError(
+            f"--html shows up to {MAX_POSITIONS} positions, but the string has "
+            f"{positions} with its answer; give a shorter one"
+        )
     record = replay(model, task, inputs, config.mode)
     if flags.layers:
         record = record.only(flags.layers)
@@ -284,11 +292,6 @@ def main(argv: list[str] | None = None) -> int:
         figure.savefig(folder / name, dpi=150)
         print(f"wrote {folder / name}")
     if flags.html:
-        if len(record.tokens) > MAX_POSITIONS:
-            raise UserError(
-                f"--html shows up to {MAX_POSITIONS} positions, but the string has "
-                f"{len(record.tokens)} with its answer; give a shorter one"
-            )
         print(f"wrote {record.explore().save(folder / 'stack_explorer.html')}")
     return 0
 
