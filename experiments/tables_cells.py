@@ -39,6 +39,7 @@ class Cell:
       expected: what config.json must say; empty where only the identity counts.
       paper: the paper's number.
       paper_steps: the paper's training steps, or None.
+      longer: another folder with the same run, measured on longer strings, or None.
     """
 
     row: str
@@ -50,6 +51,7 @@ class Cell:
     expected: dict[str, Any] = dataclasses.field(default_factory=dict)
     paper: paper_results.Cell | None = None
     paper_steps: int | None = None
+    longer: Path | None = None
 
     @property
     def name(self) -> str:

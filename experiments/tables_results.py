@@ -45,19 +45,23 @@ def measure(cell: Cell) -> dict[str, Any] | None:
     last = min(results["test_length"], config.get("test_length", 10**9))
     measured |= {"lengths": [first, last], "test_strings": results.get("test_strings")}
     measured |= _summary(_accuracies(results, first, last))
-    if results["test_length"] > last:
-        beyond = _accuracies(results, last + 1, results["test_length"])
+    further = (cell.longer and read(cell.longer / "results.json")) or results
+    if further["test_length"] > last:
         measured["longer"] = {
-            "lengths": [last + 1, results["test_length"]],
-            **_summary(beyond),
+            "lengths": [last + 1, further["test_length"]],
+            "test_strings": further.get("test_strings"),
+            **_summary(_accuracies(further, last + 1, further["test_length"])),
         }
+    curves = [
+        {**more["per_length"], **run["per_length"]}
+        for run, more in zip(results["runs"], further["runs"], strict=True)
+    ]
     measured["curve"] = {
         "train_length": results["train_length"],
         "chance": results.get("chance"),
         "seeds": [
-            [round(run["per_length"][str(n + 1)], 5) for n in range(len(lengths))]
-            for run in results["runs"]
-            for lengths in [run["per_length"]]
+            [round(curve[str(n)], 5) for n in range(1, len(curve) + 1)]
+            for curve in curves
         ],
     }
     return measured
@@ -89,7 +93,8 @@ def _summary(scores: list[float]) -> dict[str, Any]:
 def find_results(table: Table, root: Path) -> Table:
     """The same table with each cell pointed to the best run found under `root`.
 
-    The best is the one with the most steps, then the most seeds.
+    The best is the one with the most steps, then the most seeds, then the most test
+    strings; longer lengths may come from another folder with the same seeds and steps.
     """
     found = []
     for path in sorted(root.rglob("results.json")):
@@ -98,10 +103,23 @@ def find_results(table: Table, root: Path) -> Table:
             found.append((results, path.parent))
 
     def locate(cell: Cell) -> Cell:
-        mine = [(r["steps"], len(r["runs"]), f) for r, f in found if cell.is_of(r)]
-        return dataclasses.replace(cell, folder=max(mine)[2]) if mine else cell
+        mine = [(r, f) for r, f in found if cell.is_of(r)]
+        if not mine:
+            return cell
+        best, folder = max(mine, key=lambda pair: _rank(pair[0]))
+        same = [(r, f) for r, f in mine if _rank(r)[:2] == _rank(best)[:2]]
+        far, longer = max(same, key=lambda pair: pair[0].get("test_length", 0))
+        is_longer = far.get("test_length", 0) > best.get("test_length", 0)
+        return dataclasses.replace(
+            cell, folder=folder, longer=longer if is_longer else None
+        )
 
     return dataclasses.replace(table, cells=tuple(map(locate, table.cells)))
+
+
+def _rank(results: dict[str, Any]) -> tuple[int, int, int]:
+    strings = results.get("test_strings") or 0
+    return results["steps"], len(results["runs"]), strings
 
 
 def collect(table: Table, states: dict[str, tuple[str, str]], command: str) -> dict:

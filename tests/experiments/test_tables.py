@@ -242,6 +242,24 @@ def test_longer_measurement_keeps_the_papers_range(stand_in, tmp_path):
     assert measured["longer"]["lengths"] == [13, 20]
     assert measured["longer"]["mean"] == pytest.approx(25)
 
+    # The same from another folder: fewer strings there, so only what is longer counts.
+    far = tmp_path / "far"
+    far.mkdir()
+    for run in results["runs"]:
+        run["per_length"] |= {"7": 0.0}
+    content = {**results, "test_length": 20, "test_strings": 8}
+    (far / "results.json").write_text(json.dumps(content))
+    results["runs"] = [
+        {**run, "per_length": {str(n): 1.0 for n in range(1, 13)}}
+        for run in results["runs"]
+    ]
+    path.write_text(json.dumps({**results, "test_strings": 512}))
+    found = find_results(table, tmp_path).cells[0]
+    measured = measure(found)
+    assert (found.folder, found.longer) == (cell.folder, far)
+    assert measured["mean"] == 100 and measured["longer"]["mean"] == pytest.approx(25)
+    assert measured["curve"]["seeds"][0] == [1.0] * 12 + [0.25] * 8
+
 
 def test_report_only_takes_the_run_with_most_steps(stand_in, tmp_path):
     for steps in (3, 9, 5):
