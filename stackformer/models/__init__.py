@@ -4,6 +4,7 @@ from stackformer.models.build import MODELS as MODELS
 from stackformer.models.build import build as build
 from stackformer.models.describe import count_parameters as count_parameters
 from stackformer.models.describe import describe as describe
+from stackformer.models.generate import generate as generate
 from stackformer.models.outputs import Aux as Aux
 from stackformer.models.recurrent import (
     NDStackRecurrentConfig as NDStackRecurrentConfig,

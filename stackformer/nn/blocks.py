@@ -221,7 +221,7 @@ class TransformerBlock(nnx.Module):
             inputs = self._before(self.stack_norm, h)
             stepped, top = self.stack.step(stack, inputs)
             # The first position is the bottom: it fills the stack and reads itself.
-            bottom = self.stack.init_state(inputs, stack.shape[-2])
+            bottom = self.stack.init_state(inputs, stack.shape[-2] - 1)
             stack = jnp.where(index == 0, bottom, stepped)
             out = jnp.where(index == 0, inputs, top)
             h = self._after(self.stack_norm, h + out)
