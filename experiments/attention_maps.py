@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from matplotlib.figure import Figure
 
 from experiments import cli
 from stackformer import models, tasks, viz
@@ -77,7 +78,7 @@ class Replay:
             actions=[self.actions[k] for k in keep],
         )
 
-    def plot(self) -> viz.Figure:
+    def plot(self) -> Figure:
         """The maps with their actions."""
         return viz.plot_stack_attention(
             self.weights,

@@ -13,7 +13,6 @@ from stackformer.viz.stack import (
     hard_stacks,
     most_probable_actions,
 )
-from stackformer.viz.style import NotebookFigure as Figure
 from stackformer.viz.symbols import short_symbols
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "POP",
     "PUSH",
     "ExplorerPage",
-    "Figure",
     "action_string",
     "depth_distribution",
     "describe_stack",

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stackformer.viz.layout import BOTTOM, MapLayout
 from stackformer.viz.stack import action_names, check_actions
 from stackformer.viz.style import (
     ATTENTION_CMAP,
@@ -19,7 +20,6 @@ from stackformer.viz.style import (
     action_colors,
 )
 
-BOTTOM = "bottom"
 _ALL_LABELS_UP_TO = 64
 
 
@@ -59,7 +59,7 @@ def plot_stack_attention(
     T = panels[0][1].shape[0]
     labels = _labels(tokens, T)
     has_actions = any(panel[2] is not None for panel in panels)
-    layout = _Layout(len(panels), columns or 3, T, labels, has_actions, bool(title))
+    layout = MapLayout(len(panels), columns or 3, T, labels, has_actions, bool(title))
     figure = NotebookFigure(figsize=layout.size)
     for index, (panel_title, alpha, probabilities) in enumerate(panels):
         axes = figure.add_axes(layout.map_box(index))
@@ -79,63 +79,6 @@ def plot_stack_attention(
         x, y = layout.title_place()
         figure.text(x, y, title, fontsize=12, color=INK, weight="bold", va="top")
     return figure
-
-
-class _Layout:
-    """Where everything goes, in inches, so that the cells of every map are square."""
-
-    def __init__(
-        self,
-        panels: int,
-        columns: int,
-        T: int,
-        labels: list[str] | None,
-        has_actions: bool,
-        has_title: bool,
-    ) -> None:
-        self.columns = min(panels, columns)
-        self.rows = math.ceil(panels / self.columns)
-        self.side = float(np.clip(0.26 * T, 2.4, 5.6))
-        self.lanes = max(0.42 * self.side, 1.25) if has_actions else 0.0
-        longest = max(len(text) for text in (labels or [BOTTOM, str(T)]))
-        self.label = 0.16 + 0.085 * min(max(longest, len(BOTTOM)), 24)
-        self.left = 0.25
-        self.head = 0.45
-        self.top = 0.45 if has_title else 0.05
-        self.cell = (
-            self.label + self.side + (self.lanes + 0.1 if has_actions else 0.0) + 0.25,
-            self.head + self.side + self.label + 0.25,
-        )
-        self.size = (
-            self.left + self.columns * self.cell[0] + 0.75,
-            self.top + self.rows * self.cell[1] + 0.05,
-        )
-
-    def _box(
-        self, x: float, y: float, width: float, height: float
-    ) -> tuple[float, float, float, float]:
-        """Inches from the top left corner to matplotlib's fractions of the figure."""
-        w, h = self.size
-        return x / w, 1.0 - (y + height) / h, width / w, height / h
-
-    def _corner(self, index: int) -> tuple[float, float]:
-        x = self.left + (index % self.columns) * self.cell[0] + self.label
-        return x, self.top + (index // self.columns) * self.cell[1] + self.head
-
-    def map_box(self, index: int) -> tuple[float, float, float, float]:
-        return self._box(*self._corner(index), self.side, self.side)
-
-    def lanes_box(self, index: int) -> tuple[float, float, float, float]:
-        x, y = self._corner(index)
-        return self._box(x + self.side + 0.1, y, self.lanes, self.side)
-
-    def colorbar_box(self) -> tuple[float, float, float, float]:
-        x = self.left + self.columns * self.cell[0] + 0.02
-        return self._box(x, self.top + self.head, 0.12, self.side)
-
-    def title_place(self) -> tuple[float, float]:
-        w, h = self.size
-        return self.left / w, 1.0 - 0.15 / h
 
 
 def plot_actions(
