@@ -69,6 +69,7 @@ class Checkpoints:
         self, directory: Path | str, *, keep: int = 3, read_only: bool = False
     ):
         self.directory = Path(directory).absolute()
+        self._read_only = read_only
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if read_only else keep,
             create=not read_only,
@@ -138,7 +139,7 @@ class Checkpoints:
         )
 
     def _set_aside(self, step: int) -> None:
-        if self._manager.read_only:
+        if self._read_only:
             return
         if jax.process_index() == 0:
             aside = self.directory.parent / "damaged_checkpoints"

@@ -122,9 +122,9 @@ def size_values(size: str, *, pretrained: bool = False) -> dict[str, Any]:
     >>> size_values("base")["learning_rate"]
     2e-05
     """
-    if pretrained or size == "base":
-        return {"batch_size": 8, "learning_rate": PAPER_LEARNING_RATE}
-    return {"batch_size": 16 if size == "small" else 8, "learning_rate": 1e-3}
+    same_as_paper = pretrained or size == "base"
+    rate = PAPER_LEARNING_RATE if same_as_paper else 1e-3
+    return {"batch_size": 8, "learning_rate": rate}
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

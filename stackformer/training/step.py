@@ -40,7 +40,7 @@ def gradient(
         return problem.loss(model, batch, nnx.Rngs(dropout=dropout))
 
     (loss, metrics), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     return grads, {"loss": loss, **metrics, "grad_norm": norm}
 
 
