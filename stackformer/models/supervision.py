@@ -29,6 +29,8 @@ def action_loss(
       A scalar, to be added to the loss with a weight of choice.
 
     Example:
+      >>> from flax import nnx
+      >>> from stackformer.models import StackTransformer, TransformerConfig
       >>> brackets = jnp.array([[1, 4, 4, 5, 5]])  # BOS ( ( ) )
       >>> actions = jax.nn.one_hot(jnp.where(brackets == 4, 0, 1), 3)
       >>> config = TransformerConfig(vocab_size=6, output_size=2, num_layers=1)
