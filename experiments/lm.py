@@ -25,8 +25,9 @@ def model_overrides(args: argparse.Namespace) -> dict[str, Any]:
     if not args.nostack:
         overrides["stack_gate"] = 0.0 if args.stack_init == "gated" else None
         overrides["stack_layers"] = args.stack_layers
-    if args.dtype:
-        overrides["dtype"] = args.dtype
+    for name in ("dtype", "dropout"):
+        if getattr(args, name) is not None:
+            overrides[name] = getattr(args, name)
     return overrides
 
 
@@ -109,7 +110,10 @@ def default_out(args: argparse.Namespace) -> Path:
         Path(args.pretrained).name if args.pretrained else args.size or "small"
     )
     parts.append("nostack" if args.nostack else f"stack_{args.stack_init}")
-    names = "stack_layers vocab_size lr batch_size epochs patience steps seeds dtype"
+    names = (
+        "stack_layers vocab_size lr batch_size epochs patience steps validate_every "
+        "seeds dtype dropout"
+    )
     for name in names.split():
         value = getattr(args, name)
         if isinstance(value, tuple):

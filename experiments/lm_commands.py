@@ -155,8 +155,6 @@ def sample(
     seed: int | None = None,
 ) -> str:
     """Continues a prompt with the run in `out`, using the cache and the stack state."""
-    from stackformer.models.generate import generate
-
     config = lm.load_config(out)
     if config.task != "alm":
         raise UserError(
@@ -175,6 +173,8 @@ def sample(
         )
     if temperature < 0:
         raise UserError(f"--temperature must not be negative, got {temperature}")
+    from stackformer.models.generate import generate
+
     model = lm.load_model(out, seed)
     new, _ = generate(
         model,

@@ -101,6 +101,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--seeds", type=cli.integers, help="such as 0,1,2: trained at once; default 0"
     )
     train.add_argument(
+        "--dropout",
+        type=float,
+        help="rate; default 0.1, or what --pretrained says",
+    )
+    train.add_argument(
         "--dtype", choices=("float32", "bfloat16"), help="of products, default float32"
     )
     train.add_argument(
