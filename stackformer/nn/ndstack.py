@@ -119,7 +119,7 @@ def ndstack_step(
     Returns:
       alpha: at the new node, shape (B, r, y), the greatest of them 0.
       base: the new `below`, shape (B, y, r, q, x, i), as pushes and replaces make it.
-      mix: shape (B, y, r, k, u): pops add sum_{k,u} mix[y,r,k,u] below_k[y,u,q,x,i].
+      mix: shape (B, y, k, u, r): pops add sum_{k,u} mix[y,k,u,r] below_k[y,u,q,x,i].
     """
     below = jnp.where(below > _RARE, below, 0)
     before = alpha[:, :, :, None, None]  # [b s z - -]
@@ -136,7 +136,7 @@ def ndstack_step(
     here = jax.nn.one_hot(node - 1, below.shape[-1])
     base = jnp.einsum("bqxry,i->byrqxi", pushed, here)
     base += jnp.einsum("bszry,bzsqxi->byrqxi", replaced, below)
-    mix = jnp.einsum("bszry,bzsuyk->byrku", popped, below)
+    mix = jnp.einsum("bszry,bzsuyk->bykur", popped, below)
     # Nothing depends on the constant, so neither does the gradient.
     greatest = jax.lax.stop_gradient(new_alpha.max(axis=(1, 2), keepdims=True))
     return new_alpha - greatest, base, mix

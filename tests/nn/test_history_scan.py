@@ -14,7 +14,7 @@ def step(params, carry, last, index, x):
     base = jnp.sin(params["base"] * last) + carry[:, None, None]
     earlier = jnp.arange(STEPS + 1) < index
     mix = params["mix"][None] * carry[:, None, None, None] ** 2
-    mix = jnp.where(earlier[None, None, :, None], mix, 0.0)
+    mix = jnp.where(earlier[None, :, None, None], mix, 0.0)
     return carry, base, mix, (carry, last[:, 0])
 
 
@@ -23,7 +23,7 @@ def unrolled(params, carry, first, xs):
     for index in range(1, STEPS + 1):
         carry, row, mix, y = step(params, carry, history[-1], index, xs[index - 1])
         for m, earlier in enumerate(history):
-            row = row + mix[:, :, m] @ earlier
+            row = row + mix[:, m].swapaxes(1, 2) @ earlier
         history.append(row)
         ys.append(y)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *ys)
@@ -33,7 +33,7 @@ def test_values_and_all_gradients_equal_the_unrolled_loop():
     keys = jax.random.split(jax.random.key(0), 6)
     params = {
         "base": jax.random.normal(keys[0], (1, VECTORS, FEATURES)),
-        "mix": jax.random.normal(keys[1], (VECTORS, STEPS + 1, VECTORS)),
+        "mix": jax.random.normal(keys[1], (STEPS + 1, VECTORS, VECTORS)),
     }
     arguments = (
         params,
@@ -63,7 +63,7 @@ def test_backward_memory_is_not_one_history_for_each_step():
     vectors, features, steps = 2, 50, 100
 
     def long_step(params, carry, last, index, x):
-        mix = jnp.zeros((1, vectors, steps + 1, vectors))
+        mix = jnp.zeros((1, steps + 1, vectors, vectors))
         return carry, params * last, mix, last.sum() + x
 
     def loss(params):
