@@ -85,12 +85,12 @@ def toy_measure():
     return training.Measure(batch=batch, count=count, num_batches=2)
 
 
-def run(out, *, seeds=(0,), mesh=None, **options):
+def run(out, *, seeds=(0,), mesh=None, hidden=8, **options):
     """Trains the toy problem and returns the final state."""
     sizes = training.parse_mesh(mesh, jax.device_count(), 16)
     with training.RunFolder(out, {"toy": 1}) as folder:
         return training.train(
-            toy_problem(),
+            toy_problem(hidden=hidden),
             training.TrainOptions(
                 seeds=seeds, progress=False, **{"steps_per_dispatch": 5, **options}
             ),
@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--mesh")
+    parser.add_argument("--hidden", type=int, default=8)
     parser.add_argument("--checkpoint_every", type=int, default=10)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a block")
     parser.add_argument("--coordinator")
@@ -125,6 +126,7 @@ def main() -> None:
             args.out,
             seeds=tuple(int(seed) for seed in args.seeds.split(",")),
             mesh=args.mesh,
+            hidden=args.hidden,
             steps=args.steps,
             checkpoint_every=args.checkpoint_every,
         )
