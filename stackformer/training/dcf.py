@@ -106,6 +106,7 @@ def run(
 
     A finished run is not measured again, unless `train` is False.
     """
+    test_set = load_test_set(config, test_data)
     options = TrainOptions(
         steps=config.steps,
         seeds=config.seeds,
@@ -124,7 +125,7 @@ def run(
     runs = _finished_runs(config, folder, step, test_data) if train else None
     if runs is None:
         graph = graph_of(make_problem(config))
-        evaluation = LengthEvaluation(config, graph, placement)
+        evaluation = LengthEvaluation(config, graph, placement, test_set=test_set)
         runs = evaluation.run(params, step=step, progress=progress)
     results = summarize(config, runs, steps=step, seconds=folder.seconds())
     results["test_data"] = test_data
@@ -153,6 +154,20 @@ def _finished_runs(
         {name: {n: run[name][n] for n in lengths} for name in names}
         for run in old["runs"]
     ]
+
+
+def load_test_set(
+    config: DCFConfig, test_data: str | None
+) -> dict[int, tasks.Sample] | None:
+    """The frozen test set in a folder, or None where none was asked for."""
+    if test_data is None:
+        return None
+    from stackformer.data import dcf as frozen  # slow to import: tensorflow-datasets
+
+    try:
+        return frozen.load_test_set(test_data, task_named(config.task))
+    except (ValueError, OSError) as error:
+        raise UserError(f"--test_data={test_data}: {error}") from None
 
 
 def load_config(out_dir: Path | str) -> DCFConfig:

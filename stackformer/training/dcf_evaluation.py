@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from stackformer import models, tasks
 from stackformer.training.dcf_config import DCFConfig, task_named
-from stackformer.training.errors import Interrupted
+from stackformer.training.errors import Interrupted, UserError
 from stackformer.training.evaluation import make_measure
 from stackformer.training.lengths import bucket_edges
 from stackformer.training.mesh import Placement
@@ -68,6 +68,7 @@ class LengthEvaluation:
       config: the run; `test_length` and `test_strings` say what is measured.
       graph: the model's structure.
       placement: where to compute.
+      test_set: strings by length instead of drawn ones, `data.dcf.load_test_set`.
       batch_size: strings in one forward pass; a divisor of `test_strings` is chosen.
     """
 
@@ -77,14 +78,19 @@ class LengthEvaluation:
         graph: nnx.GraphDef,
         placement: Placement,
         *,
+        test_set: dict[int, tasks.Sample] | None = None,
         batch_size: int = 64,
     ):
         self.config = config
         self.task = task_named(config.task)
+        self.test_set = test_set
+        self.num_strings = config.test_strings
+        if test_set is not None:
+            self.num_strings = _check_test_set(test_set, config.test_length)
         self.batch_size = max(
             n
-            for n in range(1, min(batch_size, config.test_strings) + 1)
-            if config.test_strings % n == 0
+            for n in range(1, min(batch_size, self.num_strings) + 1)
+            if self.num_strings % n == 0
         )
         self.edges = bucket_edges(config.test_length, config.test_buckets)
         self.programs = {
@@ -93,10 +99,22 @@ class LengthEvaluation:
         }
 
     def _measure(self, edge: int) -> Measure:
-        def batch(data: PyTree, index: Array, length: Array) -> _TestBatch:
+        def drawn(data: PyTree, index: Array, length: Array) -> tasks.Sample:
             key = jax.random.fold_in(jax.random.key(_TEST_SEED), length)
             key = jax.random.fold_in(key, index)
-            sample = self.task.sample(key, self.batch_size, length, edge)
+            return self.task.sample(key, self.batch_size, length, edge)
+
+        def given(data: tasks.Sample, index: Array, length: Array) -> tasks.Sample:
+            first = index * self.batch_size
+            inputs, outputs, mask = (
+                jax.lax.dynamic_slice_in_dim(array, first, self.batch_size)
+                for array in (data.inputs, data.outputs, data.output_mask)
+            )
+            return tasks.Sample(inputs, outputs, mask, data.length)
+
+        def batch(data: PyTree, index: Array, length: Array) -> _TestBatch:
+            choose = drawn if self.test_set is None else given
+            sample = choose(data, index, length)
             return _TestBatch(tasks.frame(self.task, sample, self.config.mode), sample)
 
         def count(model: nnx.Module, batch: _TestBatch) -> dict[str, Array]:
@@ -108,16 +126,18 @@ class LengthEvaluation:
                 "right_strings": jnp.sum((right | ~mask).all(axis=1), dtype=jnp.int32),
             }
 
-        batches = self.config.test_strings // self.batch_size
+        batches = self.num_strings // self.batch_size
         return Measure(batch=batch, count=count, num_batches=batches)
 
     def at_length(self, params: PyTree, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Token and whole-string accuracy of each seed: two arrays (S,)."""
         edge = next(edge for edge in self.edges if edge >= length)
-        sums = self.programs[edge](params, (), np.int32(length))
+        data = ()
+        if self.test_set is not None:
+            data = _padded(self.task, self.test_set[length], edge)
+        sums = self.programs[edge](params, data, np.int32(length))
         sums = {name: np.asarray(x, np.float64) for name, x in sums.items()}
-        strings = self.config.test_strings
-        return sums["right"] / sums["tokens"], sums["right_strings"] / strings
+        return sums["right"] / sums["tokens"], sums["right_strings"] / self.num_strings
 
     def run(
         self, params: PyTree, *, step: int = 0, progress: bool = True
@@ -141,6 +161,35 @@ class LengthEvaluation:
                 if stop.requested():
                     raise Interrupted(step)
         return runs
+
+
+def _check_test_set(test_set: dict[int, tasks.Sample], test_length: int) -> int:
+    """The number of strings of each length."""
+    missing = sorted(set(range(1, test_length + 1)) - set(test_set))
+    if missing:
+        raise UserError(
+            f"--test_data has the lengths {min(test_set)}..{max(test_set)}, but "
+            f"--test_length={test_length} needs {missing[0]} too; choose "
+            "a smaller --test_length"
+        )
+    sizes = {len(sample.inputs) for sample in test_set.values()}
+    if len(sizes) != 1:
+        raise UserError(f"--test_data has different numbers of strings: {sizes}")
+    return sizes.pop()
+
+
+def _padded(task: tasks.Task, sample: tasks.Sample, edge: int) -> tasks.Sample:
+    """The same strings in arrays for strings of length `edge`."""
+
+    def widen(array: np.ndarray, width: int) -> np.ndarray:
+        return np.pad(array, ((0, 0), (0, width - array.shape[1])))
+
+    return tasks.Sample(
+        widen(sample.inputs, edge),
+        widen(sample.outputs, task.output_length(edge)),
+        widen(sample.output_mask, task.output_length(edge)),
+        sample.length,
+    )
 
 
 def summarize(
