@@ -54,7 +54,8 @@ class Task(abc.ABC):
         level: "regular", "dcf" or "cs" (context-sensitive).
         input_symbols: the readable symbols of the input strings.
         output_symbols: the readable symbols of the answers. If `END` is among them,
-            positions after the first `END` of an answer do not count.
+            it fills an answer from its first occurrence on, and the positions after
+            the first do not count.
         chance: accuracy of the best constant answer (one class at every position that
             counts), averaged over the lengths 41..100, to three digits.
     """
@@ -86,7 +87,7 @@ class Task(abc.ABC):
         """The answers to (B, L) inputs: (B, output_length(L)) int32 classes.
 
         `length` may be traced; inputs are 0 from `length` on. What stands from
-        `output_length(length)` on does not matter.
+        `output_length(length)` or after the first `END` does not matter.
         """
 
     def output_length(self, length: Length) -> Length:
@@ -269,7 +270,8 @@ def _answers(
     inside = jnp.broadcast_to(position < task.output_length(length), outputs.shape)
     mask = inside
     if END in task.output_symbols:
-        ended = (outputs == task.output_symbols.index(END)) & inside
-        earlier = jnp.cumsum(ended, axis=1) - ended
-        mask = inside & (earlier == 0)
+        end = task.output_symbols.index(END)
+        ended = outputs == end
+        mask = inside & (jnp.cumsum(ended, axis=1) - ended == 0)
+        outputs = jnp.where(mask, outputs, end)
     return jnp.where(inside, outputs, 0), mask

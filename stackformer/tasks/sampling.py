@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def position_bits(key: jax.Array, batch_size: int, max_length: int) -> jax.Array:
@@ -43,6 +44,13 @@ def uniform_symbols(
     return below(position_bits(key, batch_size, max_length), num_symbols)
 
 
+# By the number of bits left: the greatest 32-bit word for which a first 1 comes now.
+# Integers, so that every device draws the same numbers.
+_FIRST_ONE = np.asarray(
+    [0, *(2 ** (31 + k) // (2**k - 1) - 1 for k in range(1, 34))], np.uint32
+)
+
+
 def nonzero_binary(bits: jax.Array, start: jax.Array, length: jax.Array) -> jax.Array:
     """Binary strings in part of an array: uniform over all but the all-zero one.
 
@@ -61,11 +69,8 @@ def nonzero_binary(bits: jax.Array, start: jax.Array, length: jax.Array) -> jax.
     """
     position = jnp.arange(bits.shape[1])[None, :] - start
     inside = (position >= 0) & (position < length)
-    left = jnp.where(inside, length - position, 1).astype(jnp.float32)
-    uniform = bits.astype(jnp.float32) * 2.0**-32
-    may_be_first = inside & (uniform * (1.0 - 2.0**-left) < 0.5)
-    # With one bit left the probability is 1, whatever was drawn.
-    may_be_first |= inside & (position == length - 1)
+    left = jnp.clip(length - position, 1, len(_FIRST_ONE) - 1)
+    may_be_first = inside & (bits <= jnp.asarray(_FIRST_ONE)[left])
     first = jnp.argmax(may_be_first, axis=1, keepdims=True) - start
     fair = (bits < jnp.uint32(2**31)) & (position > first)
     return (inside & ((position == first) | fair)).astype(jnp.int32)

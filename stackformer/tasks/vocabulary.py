@@ -8,6 +8,7 @@ input symbols follow, then those output symbols that are not input symbols:
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -41,21 +42,21 @@ def tokenize(text: str, symbols: Sequence[str], what: str = "string") -> np.ndar
     if not isinstance(text, str):
         raise ValueError(f"{what} must be a str, got {type(text).__name__}: {text!r}")
     index = {symbol: i for i, symbol in enumerate(symbols)}
+    pieces = _pattern(tuple(symbols)).findall(text)
+    for piece in pieces:
+        if piece not in index:
+            raise ValueError(
+                f"{what} {text!r} has {piece!r}, which is outside the alphabet "
+                f"{{{', '.join(symbols)}}}"
+            )
+    return np.asarray([index[piece] for piece in pieces], np.int32)
+
+
+@functools.cache
+def _pattern(symbols: tuple[str, ...]) -> re.Pattern:
+    """Finds symbols, the longest that fits first, and single foreign characters."""
     longest_first = sorted(symbols, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, longest_first)))
-    ids: list[int] = []
-    for chunk in re.finditer(r"\S+", text):
-        position = chunk.start()
-        while position < chunk.end():
-            match = pattern.match(text, position, chunk.end())
-            if match is None:
-                raise ValueError(
-                    f"{what} {text!r} has {text[position]!r} at position {position}, "
-                    f"which is outside the alphabet {{{', '.join(symbols)}}}"
-                )
-            ids.append(index[match.group()])
-            position = match.end()
-    return np.asarray(ids, np.int32)
+    return re.compile("|".join([*map(re.escape, longest_first), r"\S"]))
 
 
 def untokenize(ids: Sequence[int] | np.ndarray, symbols: Sequence[str]) -> str:

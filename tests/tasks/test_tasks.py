@@ -165,7 +165,7 @@ def test_bad_sizes(arguments, message):
 
 def test_bad_arguments():
     task = tasks.get("RS")
-    with pytest.raises(ValueError, match=r"'c' at position 2.*alphabet \{a, b\}"):
+    with pytest.raises(ValueError, match=r"'abc' has 'c'.*alphabet \{a, b\}"):
         task.encode("abc")
     with pytest.raises(ValueError, match=r"ids must be in 0..1.*got 7"):
         task.decode(np.asarray([0, 7]))
