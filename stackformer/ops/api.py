@@ -13,10 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
+from stackformer.ops.chunkwise import (
+    stack_attention_chunkwise,
+    stack_attention_weights_chunkwise,
+)
+from stackformer.ops.dispatch import Choice, choose
+from stackformer.ops.recurrent import stack_attention_recurrent
 from stackformer.ops.reference import stack_attention_weights_reference
 from stackformer.ops.scan import stack_attention_weights_scan
-
-IMPLEMENTATIONS = ("reference", "scan")
 
 
 class StackAction(enum.IntEnum):
@@ -50,11 +54,15 @@ def stack_attention_weights(
       actions: probabilities of (push, pop, no-op), shape (..., T, 3), float32 or
         bfloat16. The first position is the bottom of the stack: its actions are
         ignored. Probabilities are used as they are; nothing re-normalises them.
-      implementation: "reference", "scan", or None to choose.
+      implementation: "reference", "scan", "chunkwise", "recurrent", or None to choose
+        by shape (`stackformer.ops.describe_dispatch` shows how).
       chunk_size: the chunk length of the chunkwise form; None chooses.
-      max_depth: the number of elements that the stack remembers; None is all.
+      max_depth: the number of elements that the stack remembers; what is pushed deeper
+        is forgotten, the bottom stands in its place. None is all. The chunkwise and
+        the recurrent form take it; their cost then grows linearly with T.
       max_pops: the largest number of elements that one step can pop. With K > 1
-        the last axis has K + 2 entries: push, pop 1, no-op, pop 2, ..., pop K.
+        the last axis has K + 2 entries: push, pop 1, no-op, pop 2, ..., pop K. The
+        reference and the recurrent form take it.
       check: for debugging, check that every action distribution is non-negative
         and sums to one (1e-3; 2e-2 in bfloat16). Under `jax.jit` the caller must
         wrap the function in `jax.experimental.checkify.checkify`.
@@ -74,7 +82,16 @@ def stack_attention_weights(
     _check_actions(actions, max_pops)
     if check:
         _check_simplex(actions)
-    return _weights(actions, implementation, max_pops)
+    choice = choose(
+        actions.shape[-2],
+        None,
+        implementation=implementation,
+        chunk_size=chunk_size,
+        max_depth=max_depth,
+        max_pops=max_pops,
+    )
+    weights = _weights(_accumulator(actions), choice, max_depth, max_pops)
+    return weights.astype(actions.dtype)
 
 
 def stack_attention(
@@ -114,29 +131,51 @@ def stack_attention(
     _check_values(actions, values)
     if check:
         _check_simplex(actions)
-    weights = _weights(_accumulator(actions), implementation, max_pops)
-    return (weights @ _accumulator(values)).astype(values.dtype)
-
-
-def _weights(actions, implementation, max_pops):
-    if implementation is None:
-        implementation = "scan" if max_pops == 1 else "reference"
-    wide = _accumulator(actions)
-    if implementation == "reference":
-        weights = stack_attention_weights_reference(wide, max_pops=max_pops)
-    elif implementation == "scan":
-        if max_pops != 1:
-            raise ValueError(
-                f"`max_pops` should be 1 with implementation='scan', but got "
-                f"{max_pops}; use implementation='reference' for several pops."
-            )
-        weights = stack_attention_weights_scan(wide)
-    else:
-        raise ValueError(
-            f"`implementation` should be None or one of {IMPLEMENTATIONS}, but got "
-            f"{implementation!r}."
+    choice = choose(
+        actions.shape[-2],
+        values.shape[-1],
+        implementation=implementation,
+        chunk_size=chunk_size,
+        max_depth=max_depth,
+        max_pops=max_pops,
+    )
+    dtype = jnp.promote_types(_accumulator(actions).dtype, values.dtype)
+    wide_actions, wide_values = actions.astype(dtype), values.astype(dtype)
+    if choice.through_weights:
+        weights = _weights(wide_actions, choice, max_depth, max_pops)
+        top = jnp.matmul(weights, wide_values, precision=jax.lax.Precision.HIGHEST)
+    elif choice.implementation == "chunkwise":
+        top = stack_attention_chunkwise(
+            wide_actions,
+            wide_values,
+            chunk_size=choice.chunk_size,
+            max_depth=max_depth,
         )
-    return weights.astype(actions.dtype)
+    else:
+        top = stack_attention_recurrent(
+            wide_actions, wide_values, max_depth=max_depth, max_pops=max_pops
+        )
+    return top.astype(values.dtype)
+
+
+def _weights(
+    actions: jax.Array, choice: Choice, max_depth: int | None, max_pops: int
+) -> jax.Array:
+    if choice.implementation == "reference":
+        return stack_attention_weights_reference(actions, max_pops=max_pops)
+    if choice.implementation == "scan":
+        return stack_attention_weights_scan(actions)
+    if choice.implementation == "chunkwise":
+        return stack_attention_weights_chunkwise(
+            actions, chunk_size=choice.chunk_size, max_depth=max_depth
+        )
+    length = actions.shape[-2]
+    positions = jnp.broadcast_to(
+        jnp.eye(length, dtype=actions.dtype), (*actions.shape[:-1], length)
+    )
+    return stack_attention_recurrent(
+        actions, positions, max_depth=max_depth, max_pops=max_pops
+    )
 
 
 def _accumulator(array: jax.Array) -> jax.Array:

@@ -3,8 +3,55 @@
 What a decoder needs: the state holds the top H elements, whatever was read before.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
+
+
+def stack_attention_recurrent(
+    actions: jax.Array,
+    values: jax.Array,
+    *,
+    max_depth: int | None = None,
+    max_pops: int = 1,
+) -> jax.Array:
+    """Runs `stack_step` over all positions.
+
+    The gradient keeps the stack at about sqrt(N) positions and computes the others
+    again.
+
+    Args:
+      actions: probabilities, shape (..., T, 2 + max_pops).
+      values: shape (..., T, D).
+      max_depth: the number of elements that the stack remembers. None: as many as
+        there can be elements that later steps can still reach.
+      max_pops: the largest number of elements that one step can pop.
+
+    Returns:
+      The tops, shape (..., T, D).
+    """
+    steps = values.shape[-2] - 1
+    # After i steps there are at most i elements; N - i steps reach max_pops (N - i).
+    depth = max(steps * max_pops // (max_pops + 1) + 1, 1)
+    depth = depth if max_depth is None else min(depth, max_depth)
+    state = init_stack_state(values[..., 0, :], depth)
+
+    def step(state, inputs):
+        return stack_step(state, *inputs, max_pops=max_pops)
+
+    @jax.checkpoint
+    def segment(state, inputs):
+        return jax.lax.scan(step, state, inputs)
+
+    inputs = tuple(jnp.moveaxis(x[..., 1:, :], -2, 0) for x in (actions, values))
+    length = max(math.isqrt(steps), 1)
+    whole = steps - steps % length
+    segments = tuple(x[:whole].reshape(-1, length, *x.shape[1:]) for x in inputs)
+    state, tops = jax.lax.scan(segment, state, segments)
+    _, last = segment(state, tuple(x[whole:] for x in inputs))
+    tops = jnp.concatenate([tops.reshape(whole, *last.shape[1:]), last])
+    return jnp.concatenate([values[..., :1, :], jnp.moveaxis(tops, 0, -2)], axis=-2)
 
 
 def init_stack_state(bottom: jax.Array, depth: int) -> jax.Array:
@@ -73,5 +120,7 @@ def stack_step(
         popped = jnp.concatenate([popped[..., 1:, :], bottom], axis=-2)
         index = 1 if k == 1 else k + 1
         new = new + weights[..., index : index + 1, :] * popped[..., :-1, :]
+    # Probabilities that do not sum to one weigh the bottom as any other element.
+    bottom = bottom * weights.sum(-2, keepdims=True)
     state = jnp.concatenate([new, bottom], axis=-2)
     return state, new[..., 0, :].astype(value.dtype)

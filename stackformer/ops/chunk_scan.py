@@ -1,0 +1,270 @@
+"""From chunk to chunk: the stack of values, moved by matrix products.
+
+The stack holds `head`, the s + b topmost elements, and `rest`, blocks of b deeper ones,
+laid out (B, b, blocks, D) so that one matrix moves all blocks at once. A stack has no
+more elements than were pushed, and an element deeper than the number of steps that
+remain is never read; so the stack grows and shrinks with the chunks, in a few phases
+of constant shape, each a `lax.scan`.
+"""
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stackformer.ops.chunk_tables import einsum
+
+# Phases in which the stack grows to its largest size, and as many to shrink.
+PHASES = 3
+
+
+class ChunkMatrices(NamedTuple):
+    """The matrices of C chunks of b steps.
+
+    near: rows are the b outputs, then depths 1..s+b-1 of the new stack; columns the b
+      values of the chunk, then depths 0..s+2b-1 of the old stack.
+    far: moves blocks that lie deeper, see `toeplitz_blocks`.
+    forget: what a bounded stack forgets in its lowest block, or None.
+    """
+
+    near: jax.Array  # (C, B, s + 2 b - 1, s + 3 b)
+    far: jax.Array  # (C, B, b, 3 b)
+    forget: jax.Array | None  # (C, B, b, b)
+
+
+class Stack(NamedTuple):
+    head: jax.Array  # (B, s + b, D)
+    rest: jax.Array  # (B, b, blocks, D)
+
+
+class Phase(NamedTuple):
+    start: int
+    stop: int
+    blocks: int
+
+
+def plan(chunks: int, limit: int | None, phases: int = PHASES) -> list[Phase]:
+    """Groups chunks by the number of blocks that the stack needs below its head.
+
+    Example:
+      >>> plan(8, None, phases=2)
+      [Phase(start=0, stop=2, blocks=1), Phase(start=2, stop=6, blocks=3), ...]
+    """
+    limit = chunks if limit is None else limit
+    # At the beginning of chunk c there are c blocks, and chunks - c can be read.
+    needed = [max(min(c, chunks - c, limit) - 1, 0) for c in range(chunks + 1)]
+    largest = max(needed)
+    step = max(1, -(-largest // phases))
+    sizes = [
+        min(-(-max(pair) // step) * step, largest)
+        for pair in itertools.pairwise(needed)
+    ]
+    result: list[Phase] = []
+    for c, size in enumerate(sizes):
+        if result and result[-1].blocks == size:
+            result[-1] = result[-1]._replace(stop=c + 1)
+        else:
+            result.append(Phase(c, c + 1, size))
+    return result
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def scan_chunks(
+    matrices: ChunkMatrices, values: jax.Array, limit: int | None
+) -> jax.Array:
+    """The tops of the stack at all positions.
+
+    Args:
+      matrices: of all chunks.
+      values: what a push of probability one would push; shape (B, C b, D).
+      limit: the number of blocks that the stack remembers below its topmost s
+        elements; None is all of them.
+
+    Returns:
+      The tops, shape (B, C b, D), for a stack that rests on zeros.
+    """
+    return _forward(matrices, values, limit)[0]
+
+
+def _forward(matrices, values, limit):
+    chunks, batch, size, _ = matrices.far.shape
+    features = values.shape[-1]
+    top = matrices.near.shape[3] - 3 * size
+
+    def body(carry, inputs, bounded):
+        stack, tops = carry
+        index, near, far, forget = inputs
+        x = _near_inputs(stack, _take(values, index, size))
+        y = einsum("bmk,bkd->bmd", near, x)
+        new = Stack(y[:, size - 1 :], _move(far, stack))
+        if bounded:
+            new = _forget(forget, stack, new)
+        return (new, _put(tops, index, y[:, :size])), stack
+
+    stack = Stack(
+        jnp.zeros((batch, top + size, features), values.dtype),
+        jnp.zeros((batch, size, 0, features), values.dtype),
+    )
+    carry = (stack, jnp.zeros_like(values))
+    stacks = []
+    for phase in plan(chunks, limit):
+        carry = (_resize(carry[0], phase.blocks), carry[1])
+        step = functools.partial(body, bounded=_bounded(matrices, phase, limit))
+        carry, saved = _scan(step, carry, matrices, phase)
+        stacks.append(saved)
+    return carry[1], stacks
+
+
+def _scan_chunks_fwd(matrices, values, limit):
+    tops, stacks = _forward(matrices, values, limit)
+    return tops, (matrices, values, stacks)
+
+
+def _scan_chunks_bwd(limit, residuals, cotangent):
+    matrices, values, stacks = residuals
+    chunks, batch, size, _ = matrices.far.shape
+    features = values.shape[-1]
+    top = matrices.near.shape[3] - 3 * size
+
+    def body(carry, inputs, bounded):
+        # `gradient` holds the cotangent of tops still to come, then of values.
+        lam, gradient = carry
+        (index, near, far, forget), stack = inputs
+        x = _near_inputs(stack, _take(values, index, size))
+        lam_y = _take(gradient, index, size)
+        lam_y = jnp.concatenate(
+            [lam_y[:, :-1], lam_y[:, -1:] + lam.head[:, :1], lam.head[:, 1:]], 1
+        )
+        d_near = einsum("bmd,bkd->bmk", lam_y, x)
+        d_x = einsum("bmk,bmd->bkd", near, lam_y)
+        d_far, d_stack = _move_transpose(far, stack, lam.rest)
+        first = d_x[:, size : 2 * size + top]
+        d_stack = d_stack._replace(head=d_stack.head + first)
+        if stack.rest.shape[2]:
+            second = d_x[:, 2 * size + top :]
+            d_stack = d_stack._replace(rest=d_stack.rest.at[:, :, 0].add(second))
+        d_forget = None
+        if forget is not None:
+            d_forget, d_stack = _forget_transpose(forget, stack, lam, d_stack, bounded)
+        gradient = _put(gradient, index, d_x[:, :size])
+        return (d_stack, gradient), (d_near, d_far, d_forget)
+
+    lam = Stack(
+        jnp.zeros((batch, top + size, features), values.dtype),
+        jnp.zeros((batch, size, 0, features), values.dtype),
+    )
+    carry = (lam, cotangent)
+    gradients = []
+    for phase, saved in zip(
+        reversed(plan(chunks, limit)), reversed(stacks), strict=True
+    ):
+        carry = (_resize(carry[0], phase.blocks), carry[1])
+        step = functools.partial(body, bounded=_bounded(matrices, phase, limit))
+        carry, gradient = _scan(step, carry, matrices, phase, saved, reverse=True)
+        gradients.append(gradient)
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *reversed(gradients))
+    return ChunkMatrices(*joined), carry[1]
+
+
+scan_chunks.defvjp(_scan_chunks_fwd, _scan_chunks_bwd)
+
+
+def _scan(body, carry, matrices, phase, saved=None, reverse=False):
+    def part(array):
+        return array[phase.start : phase.stop]
+
+    inputs = (jnp.arange(phase.start, phase.stop), *jax.tree.map(part, matrices))
+    inputs = inputs if saved is None else (inputs, saved)
+    return jax.lax.scan(body, carry, inputs, reverse=reverse)
+
+
+def _near_inputs(stack, values):
+    if stack.rest.shape[2]:
+        following = stack.rest[:, :, 0]
+    else:
+        following = jnp.zeros_like(values)
+    return jnp.concatenate([values, stack.head, following], 1)
+
+
+def _move(far, stack):
+    """The blocks of the new stack: each takes from three of the old one."""
+    batch, size, blocks, features = stack.rest.shape
+    if not blocks:
+        return stack.rest
+    moved = einsum("bmk,bkd->bmd", far, _windows(stack))
+    return moved.reshape(batch, size, blocks, features)
+
+
+def _windows(stack):
+    batch, size, blocks, features = stack.rest.shape
+    above = jnp.concatenate([stack.head[:, -size:, None], stack.rest[:, :, :-1]], 2)
+    below = jnp.pad(stack.rest[:, :, 1:], ((0, 0), (0, 0), (0, 1), (0, 0)))
+    windows = jnp.concatenate([above, stack.rest, below], 1)
+    return windows.reshape(batch, 3 * size, blocks * features)
+
+
+def _move_transpose(far, stack, lam):
+    batch, size, blocks, features = stack.rest.shape
+    if not blocks:
+        return jnp.zeros_like(far), Stack(jnp.zeros_like(stack.head), lam)
+    lam = lam.reshape(batch, size, blocks * features)
+    d_far = einsum("bmd,bkd->bmk", lam, _windows(stack))
+    d_windows = einsum("bmk,bmd->bkd", far, lam)
+    above, middle, below = jnp.split(
+        d_windows.reshape(batch, 3 * size, blocks, features), 3, axis=1
+    )
+    head = jnp.pad(above[:, :, 0], ((0, 0), (stack.head.shape[1] - size, 0), (0, 0)))
+    rest = (
+        middle
+        + jnp.pad(above[:, :, 1:], ((0, 0), (0, 0), (0, 1), (0, 0)))
+        + jnp.pad(below[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
+    )
+    return d_far, Stack(head, rest)
+
+
+def _bounded(matrices, phase, limit):
+    return matrices.forget is not None and phase.blocks == max(limit - 1, 0)
+
+
+def _lowest(stack, size):
+    return stack.rest[:, :, -1] if stack.rest.shape[2] else stack.head[:, -size:]
+
+
+def _add_lowest(stack, change):
+    if stack.rest.shape[2]:
+        return stack._replace(rest=stack.rest.at[:, :, -1].add(change))
+    return stack._replace(head=stack.head.at[:, -change.shape[1] :].add(change))
+
+
+def _forget(forget, old, new):
+    change = einsum("bmk,bkd->bmd", forget, _lowest(old, forget.shape[-1]))
+    return _add_lowest(new, -change)
+
+
+def _forget_transpose(forget, stack, lam, d_stack, bounded):
+    if not bounded:
+        return jnp.zeros_like(forget), d_stack
+    size = forget.shape[-1]
+    lam = -_lowest(lam, size)
+    d_forget = einsum("bmd,bkd->bmk", lam, _lowest(stack, size))
+    return d_forget, _add_lowest(d_stack, einsum("bmk,bmd->bkd", forget, lam))
+
+
+def _resize(stack, blocks):
+    have = stack.rest.shape[2]
+    rest = stack.rest[:, :, :blocks]
+    return stack._replace(
+        rest=jnp.pad(rest, ((0, 0), (0, 0), (0, max(blocks - have, 0)), (0, 0)))
+    )
+
+
+def _take(array, index, size):
+    return jax.lax.dynamic_slice_in_dim(array, index * size, size, axis=1)
+
+
+def _put(array, index, part):
+    return jax.lax.dynamic_update_slice_in_dim(
+        array, part, index * part.shape[1], axis=1
+    )
