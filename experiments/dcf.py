@@ -61,6 +61,12 @@ def make_parser() -> argparse.ArgumentParser:
     over.add_argument("--batch_size", type=cli.positive, help="strings in a step")
     over.add_argument("--lr", type=float, help="learning rate of Adam")
     over.add_argument(
+        "--schedule",
+        choices=dcf_config.SCHEDULES,
+        help="of the learning rate: constant (the paper's), or cosine down to zero "
+        "(quick)",
+    )
+    over.add_argument(
         "--train_length", type=cli.positive, help="train on 1..N, default 40"
     )
     over.add_argument(
@@ -118,8 +124,8 @@ def make_parser() -> argparse.ArgumentParser:
 def given_fields(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of the configuration that flags set."""
     names = (
-        "task model mode pos preset steps batch_size lr train_length test_length "
-        "test_strings seeds curriculum model_config"
+        "task model mode pos preset steps batch_size lr schedule train_length "
+        "test_length test_strings seeds curriculum model_config"
     )
     flags = {name: getattr(args, name) for name in names.split()}
     return {_FIELDS.get(name, name): x for name, x in flags.items() if x is not None}

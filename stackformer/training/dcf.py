@@ -57,11 +57,18 @@ def make_problem(config: DCFConfig) -> Problem:
         loss=loss,
         optimizer=optax.chain(
             optax.clip_by_global_norm(config.clip_norm),
-            optax.adam(config.learning_rate),
+            optax.adam(learning_rate(config)),
         ),
         buckets=curriculum.buckets(),
         choose_bucket=curriculum.choose_bucket,
     )
+
+
+def learning_rate(config: DCFConfig) -> optax.ScalarOrSchedule:
+    """Adam's learning rate: a number, or a function of the step."""
+    if config.schedule == "cosine":
+        return optax.cosine_decay_schedule(config.learning_rate, config.steps)
+    return config.learning_rate
 
 
 def check_model(config: DCFConfig) -> None:

@@ -19,6 +19,7 @@ MODELS = (
 )
 MODES = ("mlm", "alm")
 POSITIONS = ("none", "sincos", "relative", "rotary", "alibi")
+SCHEDULES = ("constant", "cosine")
 PRESETS = ("quick", "paper", "smoke")
 
 
@@ -34,7 +35,8 @@ class DCFConfig:
       preset: where the defaults came from; a record only.
       steps: optimizer steps.
       batch_size: strings in a step.
-      learning_rate: of Adam; constant.
+      learning_rate: of Adam, at the beginning.
+      schedule: "constant" (the paper's) or "cosine" (down to zero at the last step).
       clip_norm: gradients are clipped to this global norm.
       train_length: training strings have lengths 1..train_length.
       test_length: the score is over train_length+1..test_length.
@@ -55,6 +57,7 @@ class DCFConfig:
     steps: int
     batch_size: int
     learning_rate: float
+    schedule: str = "constant"
     clip_norm: float = 1.0
     train_length: int = 40
     test_length: int = 100
@@ -72,6 +75,7 @@ class DCFConfig:
         _choice("mode", self.mode, MODES)
         _choice("pos", self.pos, POSITIONS)
         _choice("preset", self.preset, PRESETS)
+        _choice("schedule", self.schedule, SCHEDULES)
         task_named(self.task)
         for name in (
             "steps",
@@ -173,6 +177,7 @@ def preset_values(preset: str, task: str, model: str) -> dict[str, Any]:
         "steps": 1_000 if short == "RS" else 2_500,
         "batch_size": 32,
         "learning_rate": 3e-4,
+        "schedule": "cosine",
         "train_buckets": 3,
-        "test_buckets": 5,
+        "test_buckets": 4,
     }
