@@ -125,7 +125,9 @@ def main() -> None:
             print(tasks.get(args.task).answer(args.answer))
         else:
             show(args.task, args)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise UserError(f"cannot write to --export={args.export}: {error}") from error
+    except ValueError as error:
         raise UserError(str(error)) from error
 
 
