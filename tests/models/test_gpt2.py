@@ -112,6 +112,20 @@ def test_dropout_happens_if_and_only_if_there_are_rngs():
     assert jnp.abs(first - second).max() > 1e-3
 
 
+def test_dropout_acts_on_attention_weights_too():
+    attention = build(num_layers=1).blocks[0].attention
+    h = jax.random.normal(jax.random.key(0), (2, 9, 32))
+
+    @nnx.jit
+    def attend(attention, key):
+        return attention(h, weight_dropout=0.5, key=key)
+
+    plain = nnx.jit(lambda attention: attention(h))(attention)
+    dropped = [attend(attention, jax.random.key(seed)) for seed in (0, 1)]
+    assert jnp.abs(dropped[0] - plain).max() > 1e-3 * jnp.abs(plain).max()
+    assert jnp.abs(dropped[0] - dropped[1]).max() > 1e-3 * jnp.abs(plain).max()
+
+
 def test_remat_changes_no_gradient_and_bfloat16_little():
     tokens = random_tokens()
 
