@@ -12,7 +12,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments import cli, lm_commands
+from experiments import cli, lm_commands, lm_table
 from experiments import lm as command
 from stackformer.models.pretrained import read_config, read_weights
 from stackformer.training import lm
@@ -249,3 +249,11 @@ def test_losses_are_equal_on_eight_devices_and_on_one(tmp_path):
         check=True,
         env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
     )
+
+
+def test_the_table_has_a_row_for_each_run(trained, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lm_table", str(trained)])
+    assert lm_table.main() == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("| ALM | wikitext2 | tiny | stack | 2 | 30 |")
+    assert last.endswith("| 206.42 ± 0.80 |")
