@@ -1,0 +1,139 @@
+"""The kernels that are compared, and the check that each must pass first."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stackformer.ops import stack_attention
+from stackformer.ops.recurrent import stack_attention_recurrent
+
+Kernel = Callable[[jax.Array, jax.Array], jax.Array]
+BOUND = 64
+TOLERANCE = 2e-4
+
+
+def scan_by_autodiff(actions: jax.Array, values: jax.Array) -> jax.Array:
+    """The paper's recurrence as a scan; JAX differentiates it, keeping every step."""
+
+    def weights(actions):
+        length = actions.shape[0]
+
+        def step(alpha, inputs):
+            i, (push, pop, noop) = inputs
+            top = alpha[i - 1]
+            below = jnp.roll(top, -1).at[-1].set(0.0).at[0].add(top[0])
+            row = push * (jnp.arange(length) == i) + pop * (below @ alpha) + noop * top
+            return alpha.at[i].set(row), None
+
+        alpha = jnp.zeros((length, length)).at[0, 0].set(1.0)
+        return jax.lax.scan(step, alpha, (jnp.arange(1, length), actions[1:]))[0]
+
+    return jax.vmap(weights)(actions) @ values
+
+
+def form(**options: object) -> Kernel:
+    """A form of the library's kernel."""
+    return functools.partial(stack_attention, **options)
+
+
+def softmax_attention(heads: int, fused: bool) -> Kernel:
+    """Causal softmax attention on q = k = v = values, without projections.
+
+    Args:
+      heads: their number.
+      fused: `jax.nn.dot_product_attention`; otherwise products and a softmax.
+    """
+
+    def attend(actions: jax.Array, values: jax.Array) -> jax.Array:
+        del actions
+        split = values.reshape(*values.shape[:2], heads, -1)
+        if fused:
+            out = jax.nn.dot_product_attention(split, split, split, is_causal=True)
+        else:
+            length = values.shape[1]
+            scores = jnp.einsum("bthd,bshd->bhts", split, split)
+            scores = scores * split.shape[-1] ** -0.5
+            causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
+            scores = jnp.where(causal, scores, jnp.finfo(scores.dtype).min)
+            out = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), split)
+        return out.reshape(values.shape)
+
+    return attend
+
+
+def stack_kernels(
+    length: int, *, quick: bool, bounded: bool = True
+) -> dict[str, Kernel]:
+    """The kernels worth timing at T = length; the slowest only where they end."""
+    kernels: dict[str, Kernel] = {}
+    if length <= 81 and not quick:
+        kernels["unrolled loop"] = form(implementation="reference")
+    if length <= 201 and not quick:
+        kernels["scan, autodiff"] = scan_by_autodiff
+    if length <= 513:
+        kernels["scan, custom VJP"] = form(implementation="scan")
+    sizes = {81: (16,), 201: (16,), 513: (32,)} if quick else {}
+    for size in sizes.get(length, (16, 32) if length < 1000 else (32, 64)):
+        kernels[f"chunkwise b={size}"] = form(
+            implementation="chunkwise", chunk_size=size
+        )
+    if bounded and length > 2 * BOUND:
+        kernels[f"chunkwise, max_depth={BOUND}"] = form(
+            implementation="chunkwise", max_depth=BOUND
+        )
+    kernels["implementation=None"] = form()
+    return kernels
+
+
+def with_gradient(kernel: Kernel) -> Callable[..., tuple[jax.Array, ...]]:
+    """Forward and backward: the gradients at the actions and the values."""
+
+    def gradient(actions, values, cotangent):
+        tops, pull = jax.vjp(kernel, actions, values)
+        return tops, *pull(cotangent)
+
+    return gradient
+
+
+def random_inputs(batch: int, length: int, features: int) -> tuple[jax.Array, ...]:
+    """Actions, values and a cotangent."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    actions = jax.nn.softmax(jax.random.normal(keys[0], (batch, length, 3)))
+    values, cotangent = (
+        jax.random.normal(key, (batch, length, features)) for key in keys[1:]
+    )
+    return actions, values, cotangent
+
+
+def error_against_reference(kernel: Kernel, *, max_depth: int | None = None) -> float:
+    """The largest error of a kernel in its tops and gradients, at a small size.
+
+    The expected ones are the reference's, or, for a bounded stack, those of the
+    recurrent form with this depth.
+    """
+    inputs = random_inputs(2, 97, 8)
+    if max_depth is None:
+        expected = form(implementation="reference")
+    else:
+        expected = form(implementation="recurrent", max_depth=max_depth)
+    pairs = zip(
+        jax.jit(with_gradient(kernel))(*inputs),
+        jax.jit(with_gradient(expected))(*inputs),
+        strict=True,
+    )
+    return max(float(_error(got, wanted)) for got, wanted in pairs)
+
+
+def error_at_size(kernel: Kernel, inputs, *, max_depth: int | None = None) -> float:
+    """The largest error of the tops at the timed shape, against the recurrent form."""
+    exact = functools.partial(stack_attention_recurrent, max_depth=max_depth)
+    got, wanted = (jax.jit(f)(*inputs[:2]) for f in (kernel, exact))
+    return float(_error(got, wanted))
+
+
+def _error(got, wanted):
+    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+    return np.abs(got - wanted).max() / max(1.0, np.abs(wanted).max())
