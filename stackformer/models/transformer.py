@@ -76,7 +76,6 @@ class StackTransformer(nnx.Module):
             max_depth=config.max_depth,
             max_pops=config.max_pops,
         )
-        stack = {name: value for name, value in stack.items() if value is not None}
         self.layers = nnx.List(
             TransformerBlock(
                 config.d_model,
@@ -244,7 +243,9 @@ class StackTransformer(nnx.Module):
                 )
             return [(layer_actions, None) for layer_actions in actions]
         # All layers share alpha: it is computed once, and nothing else is sequential.
-        alpha = ops.stack_attention_weights(actions, max_pops=self.config.max_pops)
+        alpha = ops.stack_attention_weights(
+            actions, max_depth=self.config.max_depth, max_pops=self.config.max_pops
+        )
         return [(actions, alpha) if stack else (None, None) for stack in has_stack]
 
     def _check_tokens(self, tokens, mask):

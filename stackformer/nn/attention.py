@@ -9,6 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.nn import initializers
 
@@ -19,6 +20,11 @@ from stackformer.nn.positions import (
     RelativePositions,
     alibi_bias,
     rotate,
+)
+from stackformer.nn.softmax_attention import (
+    FORBIDDEN,
+    attention_weights,
+    softmax_attention,
 )
 
 
@@ -156,20 +162,24 @@ class MultiHeadAttention(nnx.Module):
         length = h.shape[1]
         q, k, v = self._project(h, jnp.arange(length))
         bias = None
+        at = jnp.arange(length)
         if self.relative is not None:
             bias = self.relative.logits(q, causal=self.causal) / math.sqrt(q.shape[-1])
             q = q + self.relative.bias(0, q.dtype)
         elif self.positions == "alibi":
-            at = jnp.arange(length)
             bias = alibi_bias(at, at, self.num_heads, causal=self.causal)[None]
         if self.causal:
-            allowed = jnp.tril(jnp.ones((length, length), bool))[None, None]
-        else:
-            allowed = None if mask is None else mask[:, None, None, :]
-        weights = _softmax_weights(q, k, bias, allowed)
+            future = np.triu(np.full((length, length), FORBIDDEN, np.float32), 1)
+            bias = _add(bias, jnp.asarray(future)[None, None])
+        elif mask is not None:
+            bias = _add(bias, jnp.where(mask, 0.0, FORBIDDEN)[:, None, None, :])
+        drops = key is not None and weight_dropout > 0.0
+        if not return_weights and not drops:
+            out = softmax_attention(q, k, v, bias)
+            return self._join(out)
+        weights = attention_weights(q, k, bias)
         used = dropout(weights.astype(v.dtype), weight_dropout, key)
-        out = jnp.einsum("bnts,bnsh->btnh", used, v)
-        out = self.out(out.reshape(h.shape))
+        out = self._join(jnp.einsum("bnts,bnsh->bnth", used, v))
         return (out, weights) if return_weights else out
 
     def init_cache(self, batch_size: int, max_length: int) -> AttentionCache:
@@ -187,7 +197,7 @@ class MultiHeadAttention(nnx.Module):
     def step(
         self, cache: AttentionCache, h: jax.Array, index: jax.Array
     ) -> tuple[AttentionCache, jax.Array]:
-        """Attends from position `index`, a scalar; h (B, D). Returns cache and output."""
+        """Attends from the scalar position `index` to itself and its past; h (B, D)."""
         self._check_causal()
         q, k, v = self._project(h[:, None, :], index[None])
         start = (0, 0, index, 0)
@@ -197,7 +207,7 @@ class MultiHeadAttention(nnx.Module):
         values = jax.lax.dynamic_update_slice(
             cache.values, v.astype(cache.values.dtype), start
         )
-        batch, heads, length, head = keys.shape
+        _, heads, length, head = keys.shape
         bias = None
         at = jnp.arange(length)
         if self.relative is not None:
@@ -210,11 +220,16 @@ class MultiHeadAttention(nnx.Module):
             q = q + self.relative.bias(0, q.dtype)
         elif self.positions == "alibi":
             bias = alibi_bias(index[None], at, heads, causal=True)[None]
-        allowed = (at <= index)[None, None, None, :]
-        weights = _softmax_weights(q, keys, bias, allowed)
-        out = jnp.einsum("bnts,bnsh->btnh", weights.astype(values.dtype), values)
-        out = self.out(out.reshape(batch, self.features))
-        return AttentionCache(keys, values, cache.relative_keys), out
+        future = jnp.where(at <= index, 0.0, FORBIDDEN)[None, None, None, :]
+        weights = attention_weights(q, keys, _add(bias, future))
+        out = jnp.einsum("bnts,bnsh->bnth", weights.astype(values.dtype), values)
+        cache = AttentionCache(keys, values, cache.relative_keys)
+        return cache, self._join(out)[:, 0]
+
+    def _join(self, out):
+        """The output projection of heads put side by side, (B, T, D)."""
+        batch, _, length, _ = out.shape
+        return self.out(out.transpose(0, 2, 1, 3).reshape(batch, length, -1))
 
     def _project(self, h, positions):
         """Queries, keys and values, (B, N, T, H) each."""
@@ -234,16 +249,5 @@ class MultiHeadAttention(nnx.Module):
             )
 
 
-def _softmax_weights(q, k, bias, allowed):
-    """Softmax over keys of q . k / sqrt(H) + bias, float32; (B, N, T, S)."""
-    logits = jnp.einsum(
-        "bnth,bnsh->bnts",
-        q * (1.0 / math.sqrt(q.shape[-1])),
-        k,
-        preferred_element_type=jnp.float32,
-    )
-    if bias is not None:
-        logits = logits + bias.astype(jnp.float32)
-    if allowed is not None:
-        logits = jnp.where(allowed, logits, jnp.finfo(jnp.float32).min)
-    return jax.nn.softmax(logits, axis=-1)
+def _add(bias, more):
+    return more if bias is None else bias.astype(jnp.float32) + more

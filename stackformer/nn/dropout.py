@@ -1,10 +1,8 @@
-"""Dropout whose random bits are cheap on a CPU."""
+"""Dropout whose random numbers cost next to nothing on a CPU."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-
-_LEVELS = 1 << 16
 
 
 def dropout_key(rngs: nnx.Rngs | None, rate: float) -> jax.Array | None:
@@ -18,9 +16,8 @@ def dropout_key(rngs: nnx.Rngs | None, rate: float) -> jax.Array | None:
         return None
     if "dropout" not in rngs and "default" not in rngs:
         raise ValueError(
-            "`rngs` should have a 'dropout' stream, but got streams "
-            f"{sorted(rngs)}; pass nnx.Rngs(dropout=key), or rngs=None to switch "
-            "dropout off."
+            f"`rngs` should have a 'dropout' stream, but got streams {sorted(rngs)}; "
+            "pass nnx.Rngs(dropout=key), or rngs=None to switch dropout off."
         )
     return rngs.dropout()
 
@@ -28,20 +25,37 @@ def dropout_key(rngs: nnx.Rngs | None, rate: float) -> jax.Array | None:
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Zeroes each entry with probability `rate` and scales up the rest; None: identity.
 
-    Sixteen random bits decide each entry, two entries share one random word: `rate` is
-    rounded to a multiple of 2^-16 (0.1 becomes 0.100006) and what is left is divided by
-    the rounded probability of being kept, so the expectation is exact.
+    An entry's 32 random bits are a hash of its index, keyed by two words drawn from
+    `key`: JAX's own generator (threefry) would cost about ten times as much, a fifth of
+    a training step on two CPU cores. Good enough to choose what to drop; for anything
+    else draw from `jax.random`. `rate` is exact to 2^-32.
 
     Example:
       >>> dropped = dropout(jnp.ones((4, 1000)), 0.1, jax.random.key(0))
       >>> 0.95 < float(dropped.mean()) < 1.05
       True
     """
-    threshold = round(rate * _LEVELS)
+    threshold = round(rate * 2**32)
     if key is None or threshold == 0:
         return x
-    *batch, features = x.shape
-    words = jax.random.bits(key, (*batch, (features + 1) // 2), jnp.uint32)
-    bits = jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., :features]
-    scale = jnp.asarray(_LEVELS / (_LEVELS - threshold), x.dtype)
-    return jnp.where(bits >= threshold, x * scale, jnp.zeros((), x.dtype))
+    first, second = jax.random.bits(key, (2,), jnp.uint32)
+    bits = _mix(_mix(_indices(x.shape) ^ first) + second)
+    scaled = x * jnp.asarray(1.0 / (1.0 - rate), x.dtype)
+    return jnp.where(bits >= jnp.uint32(threshold), scaled, jnp.zeros((), x.dtype))
+
+
+def _indices(shape):
+    """Row-major index of every entry, modulo 2^32."""
+    indices, stride = jnp.zeros(shape, jnp.uint32), 1
+    for axis in reversed(range(len(shape))):
+        along = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        indices = indices + along * jnp.uint32(stride % 2**32)
+        stride *= shape[axis]
+    return indices
+
+
+def _mix(bits):
+    """A permutation of the 32-bit words that spreads every bit (lowbias32, Wellons)."""
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
