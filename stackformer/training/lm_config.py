@@ -77,6 +77,12 @@ class LMConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} must be at least 1, got {value}")
+        longest = self.model.get("max_length", self.length)
+        if longest < self.length:
+            raise UserError(
+                f"chunks have {self.length} tokens, but the model has only {longest} "
+                "positions; take a model with more"
+            )
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"--seeds must be different numbers, got {self.seeds}")
         if min(self.seeds) < 0:
