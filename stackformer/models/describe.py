@@ -36,10 +36,8 @@ def describe(model: nnx.Module) -> str:
     num_bytes = sum(
         math.prod(leaf.shape) * leaf.dtype.itemsize for _, leaf in _leaves(model)
     )
-    names = [name for name, _, _ in rows] + ["module"]
-    sizes = [f"{size:,}" for size in [size for _, size, _ in rows] + [total]]
-    left = max(map(len, names))
-    right = max(map(len, [*sizes, "parameters"]))
+    left = max(len(name) for name in ["module", *(name for name, _, _ in rows)])
+    right = max(len("parameters"), len(f"{total:,}"))
     lines = [
         f"{type(model).__name__}: {total:,} parameters, {num_bytes / 2**20:.2f} MiB",
         "",

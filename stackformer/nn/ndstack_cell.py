@@ -24,8 +24,8 @@ class NDStackMemory(nnx.Module):
     benchmark's choice) gives the same readings as the unnormalised weights of DuSell
     and Chiang (2022).
 
-    Memory: B (T + 2)^2 (Q S)^2 floats forward, about three times that for a backward
-    pass. With Q = 2 and S = 3 that is 0.95 MiB a string at T = 81 and 5.7 MiB at
+    Memory: B (T + 1)^2 (Q S)^2 floats forward, about three times that for a backward
+    pass. With Q = 2 and S = 3 that is 0.92 MiB a string at T = 81 and 5.6 MiB at
     T = 201, forward. Time: O(B T^3 Q^3 S^2).
 
     Args:
