@@ -1,5 +1,6 @@
 """Training: one state, one step, one loop, one evaluation, one kind of checkpoint."""
 
+from stackformer.training.dcf import load_run
 from stackformer.training.errors import Interrupted, NonFiniteLossError, UserError
 from stackformer.training.evaluation import make_measure
 from stackformer.training.loop import TrainOptions, train
@@ -20,6 +21,7 @@ __all__ = [
     "UserError",
     "Validation",
     "graph_of",
+    "load_run",
     "make_measure",
     "parameters",
     "parse_mesh",
