@@ -63,8 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
     over.add_argument(
         "--schedule",
         choices=dcf_config.SCHEDULES,
-        help="of the learning rate: constant (the paper's), or cosine down to zero "
-        "(quick)",
+        help="of the learning rate: constant (the paper's), or cooldown to zero over "
+        "the last fifth of the steps (quick)",
     )
     over.add_argument(
         "--train_length", type=cli.positive, help="train on 1..N, default 40"

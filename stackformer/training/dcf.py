@@ -66,8 +66,11 @@ def make_problem(config: DCFConfig) -> Problem:
 
 def learning_rate(config: DCFConfig) -> optax.ScalarOrSchedule:
     """Adam's learning rate: a number, or a function of the step."""
-    if config.schedule == "cosine":
-        return optax.cosine_decay_schedule(config.learning_rate, config.steps)
+    if config.schedule == "cooldown":
+        cooldown = max(1, config.steps // 5)
+        return optax.linear_schedule(
+            config.learning_rate, 0.0, cooldown, config.steps - cooldown
+        )
     return config.learning_rate
 
 

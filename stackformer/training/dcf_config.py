@@ -19,7 +19,7 @@ MODELS = (
 )
 MODES = ("mlm", "alm")
 POSITIONS = ("none", "sincos", "relative", "rotary", "alibi")
-SCHEDULES = ("constant", "cosine")
+SCHEDULES = ("constant", "cooldown")
 PRESETS = ("quick", "paper", "smoke")
 
 
@@ -36,7 +36,8 @@ class DCFConfig:
       steps: optimizer steps.
       batch_size: strings in a step.
       learning_rate: of Adam, at the beginning.
-      schedule: "constant" (the paper's) or "cosine" (down to zero at the last step).
+      schedule: "constant" (the paper's), or "cooldown": constant for four fifths of the
+        steps, then linear down to zero.
       clip_norm: gradients are clipped to this global norm.
       train_length: training strings have lengths 1..train_length.
       test_length: the score is over train_length+1..test_length.
@@ -177,7 +178,7 @@ def preset_values(preset: str, task: str, model: str) -> dict[str, Any]:
         "steps": 1_000 if short == "RS" else 2_500,
         "batch_size": 32,
         "learning_rate": 3e-4,
-        "schedule": "cosine",
+        "schedule": "cooldown",
         "train_buckets": 3,
         "test_buckets": 4,
     }
