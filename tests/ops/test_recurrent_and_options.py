@@ -1,0 +1,160 @@
+"""The recurrent form, bounded depth, several pops, and the choice of a form."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_checks import (
+    check_against,
+    check_implementation,
+    golden,
+    one_hot_actions,
+    random_inputs,
+    run,
+    tops_of_a_python_list,
+    weights,
+)
+
+from stackformer import ops, stack_attention
+from stackformer.ops.dispatch import choose
+
+LENGTH = 24
+strings = st.lists(
+    st.sampled_from(["push", "push", 1, "noop"]), min_size=LENGTH, max_size=LENGTH
+)
+
+
+def test_recurrent_equals_the_reference():
+    check_against(*golden(63), implementation="recurrent")
+    check_implementation(11, (2, 2), implementation="recurrent")
+
+
+@functools.partial(jax.jit, static_argnames=("implementation", "max_depth"))
+def bounded_weights(actions, implementation, max_depth):
+    return ops.stack_attention_weights(
+        actions, implementation=implementation, max_depth=max_depth, chunk_size=None
+    )
+
+
+@pytest.mark.parametrize("implementation", ["chunkwise", "recurrent"])
+@settings(deadline=None, max_examples=60)
+@given(string=strings)
+def test_bounded_depth_is_a_list_that_forgets_its_lowest(implementation, string):
+    alpha = bounded_weights(one_hot_actions(string), implementation, 6)
+    tops = tops_of_a_python_list(string, max_depth=6)
+    np.testing.assert_allclose(alpha, np.eye(LENGTH)[tops], atol=1e-6)
+    unbounded = tops_of_a_python_list(string)
+    heights = np.cumsum([{"push": 1, 1: -1, "noop": 0}[a] for a in string[1:]])
+    if np.max(heights - np.minimum.accumulate(np.minimum(heights, 0))) <= 6:
+        assert tops == unbounded
+
+
+@pytest.mark.parametrize(("max_depth", "chunk_size"), [(2, 4), (9, 4), (20, 16)])
+def test_bounded_chunks_equal_bounded_steps(max_depth, chunk_size):
+    logits, values = random_inputs(70, (2,))
+    steps = (("implementation", "recurrent"), ("max_depth", max_depth))
+    expected = jax.jit(functools.partial(run, options=steps))(logits, values)
+    check_against(
+        expected,
+        logits,
+        values,
+        implementation="chunkwise",
+        max_depth=max_depth,
+        chunk_size=chunk_size,
+    )
+
+
+def test_depth_that_is_never_reached_changes_nothing():
+    check_against(*golden(65), implementation="chunkwise", chunk_size=8, max_depth=64)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "recurrent"])
+@settings(deadline=None, max_examples=25)
+@given(
+    string=st.lists(
+        st.sampled_from(["push", "push", "push", "noop", 1, 2, 3]),
+        min_size=14,
+        max_size=14,
+    )
+)
+def test_several_pops_are_a_python_list(implementation, string):
+    actions = one_hot_actions(string, max_pops=3)
+    alpha = weights(actions, implementation=implementation, max_pops=3)
+    tops = tops_of_a_python_list(string)
+    np.testing.assert_allclose(alpha, np.eye(14)[tops], atol=1e-6)
+
+
+def test_several_pops_soft_and_in_gradients():
+    logits, values = random_inputs(17, (2,), actions=5)
+    expected = run(logits, values, (("implementation", "reference"), ("max_pops", 3)))
+    check_against(expected, logits, values, implementation="recurrent", max_pops=3)
+
+
+def test_one_pop_is_the_standard_kernel():
+    logits, values = random_inputs(13)
+    padded = jnp.concatenate([logits, jnp.full((13, 2), -jnp.inf)], axis=-1)
+    several = stack_attention(jax.nn.softmax(padded), values, max_pops=3)
+    standard = stack_attention(
+        jax.nn.softmax(logits), values, implementation="reference"
+    )
+    np.testing.assert_allclose(several, standard, atol=1e-6)
+
+
+def test_donated_step_allocates_nothing_that_grows():
+    step = jax.jit(ops.stack_step, donate_argnums=0)
+
+    def compiled(depth):
+        shapes = ((8, depth + 1, 64), (8, 3), (8, 64))
+        arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+        return step.lower(*arrays).compile().memory_analysis()
+
+    for depth in (16, 256):
+        memory = compiled(depth)
+        state = 8 * (depth + 1) * 64 * 4
+        assert memory.alias_size_in_bytes == state
+        assert memory.output_size_in_bytes - state <= 8 * 64 * 4 + 64
+        # One step of scratch of the state's size, however many steps there are.
+        assert memory.temp_size_in_bytes <= 2 * state + 2**16
+
+    state = ops.init_stack_state(jnp.zeros((8, 64)), 16)
+    actions, value = jnp.full((8, 3), 1 / 3), jnp.ones((8, 64))
+    state, _ = step(state + 0.0, actions, value)
+    pointer = state.unsafe_buffer_pointer()
+    for _ in range(3):
+        state, _ = step(state, actions, value)
+        assert state.unsafe_buffer_pointer() == pointer
+
+
+def test_choice_by_shape_and_its_table():
+    assert choose(2049, 64, backend="cpu").implementation == "chunkwise"
+    assert choose(81, 64, max_pops=2, backend="cpu").implementation == "recurrent"
+    assert choose(2049, 64, max_depth=1, backend="cpu").implementation == "recurrent"
+    assert choose(81, 64, chunk_size=8, backend="cpu").chunk_size == 8
+    assert choose(129, 768, backend="cpu").through_weights
+    table = ops.describe_dispatch("cpu")
+    for row in ("max_pops > 1", "max_depth = H", "otherwise"):
+        assert row in table
+    assert "chunkwise" in ops.describe_dispatch("gpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chunk_size": 0}, "`chunk_size` should be .* got 0"),
+        ({"max_depth": 0}, "`max_depth` should be .* got 0"),
+        ({"implementation": "scan", "max_depth": 4}, "use 'chunkwise' or 'recurrent'"),
+        ({"implementation": "chunkwise", "max_depth": 1}, "at least 2"),
+        (
+            {"implementation": "chunkwise", "max_pops": 2},
+            "use implementation='recurrent'",
+        ),
+    ],
+)
+def test_a_form_that_cannot_serve_a_wish_says_so(options, message):
+    actions = jnp.full((4, options.get("max_pops", 1) + 2), 0.25)
+    with pytest.raises(ValueError, match=message):
+        stack_attention(actions, jnp.zeros((4, 2)), **options)
