@@ -200,31 +200,34 @@ class MultiHeadAttention(nnx.Module):
         """Attends from the scalar position `index` to itself and its past; h (B, D)."""
         self._check_causal()
         q, k, v = self._project(h[:, None, :], index[None])
-        start = (0, 0, index, 0)
-        keys = jax.lax.dynamic_update_slice(
-            cache.keys, k.astype(cache.keys.dtype), start
-        )
-        values = jax.lax.dynamic_update_slice(
-            cache.values, v.astype(cache.values.dtype), start
-        )
-        _, heads, length, head = keys.shape
-        bias = None
+        _, heads, length, head = cache.keys.shape
         at = jnp.arange(length)
+        bias = jnp.where(at <= index, 0.0, FORBIDDEN)[None, None, None, :]
         if self.relative is not None:
             relative_keys = jax.lax.dynamic_slice_in_dim(
                 cache.relative_keys, length - 1 - index, length, axis=1
             )
             biased = q + self.relative.bias(1, q.dtype)
-            bias = jnp.einsum("bnth,nsh->bnts", biased, relative_keys)
-            bias = bias / math.sqrt(head)
+            relative = jnp.einsum("bnth,nsh->bnts", biased, relative_keys)
+            bias = bias + relative.astype(jnp.float32) / math.sqrt(head)
             q = q + self.relative.bias(0, q.dtype)
         elif self.positions == "alibi":
-            bias = alibi_bias(index[None], at, heads, causal=True)[None]
-        future = jnp.where(at <= index, 0.0, FORBIDDEN)[None, None, None, :]
-        weights = attention_weights(q, keys, _add(bias, future))
-        out = jnp.einsum("bnts,bnsh->bnth", weights.astype(values.dtype), values)
-        cache = AttentionCache(keys, values, cache.relative_keys)
-        return cache, self._join(out)[:, 0]
+            bias = bias + alibi_bias(index[None], at, heads, causal=True)[None]
+        # The cache is read as it was, its row `index` still zero, and the position
+        # itself is added: XLA copies a cache that is read after its update twice more.
+        here = (at == index).astype(jnp.float32)[None, None, None, :]
+        own_logit = jnp.einsum(
+            "bnth,bnth->bnt", q, k, preferred_element_type=jnp.float32
+        )
+        bias = bias + here * own_logit[..., None] / math.sqrt(head)
+        weights = attention_weights(q, cache.keys, bias)
+        own = jnp.sum(weights * here, axis=-1, keepdims=True).astype(v.dtype)
+        out = jnp.einsum("bnts,bnsh->bnth", weights.astype(v.dtype), cache.values)
+        out = self._join(out + own * v)[:, 0]
+        start = (0, 0, index, 0)
+        keys = jax.lax.dynamic_update_slice(cache.keys, k, start)
+        values = jax.lax.dynamic_update_slice(cache.values, v, start)
+        return AttentionCache(keys, values, cache.relative_keys), out
 
     def _join(self, out):
         """The output projection of heads put side by side, (B, T, D)."""
