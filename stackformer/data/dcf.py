@@ -154,7 +154,11 @@ def builder(
     """The builder of a task's frozen set; `config` for another set of strings."""
     task = tasks.get(task) if isinstance(task, str) else task
     known = Dcf.builder_configs.get(task.name)
-    if config is None and known is not None and known.task is not task:
+    if (
+        config is None
+        and known is not None
+        and _metadata(known.task) != _metadata(task)
+    ):
         raise ValueError(
             f"the frozen set of {task.name} is of the task with its default options; "
             "give a DcfConfig of another name for this one"

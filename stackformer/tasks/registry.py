@@ -63,7 +63,6 @@ def register(task_class: type[Task]) -> type[Task]:
                 f"a task named {name!r} is registered already: {other.__name__}"
             )
         _TASKS[name.lower()] = task_class
-    _default.cache_clear()
     return task_class
 
 
