@@ -1,6 +1,7 @@
 """Accuracy over lengths: the programs that measure a trained model."""
 
 import dataclasses
+import zlib
 from typing import Any
 
 import jax
@@ -20,7 +21,15 @@ from stackformer.training.signals import StopRequest
 
 Array = jax.Array
 PyTree = Any
-_TEST_SEED = 512
+# Strings in a forward pass: 64 of length 100 (T = 201), fewer when they are longer.
+_MOST_WEIGHTS = 64 * 201**2
+_MOST_STRINGS = 128
+
+
+def test_key(task: tasks.Task, length: int | Array) -> Array:
+    """The key of the test strings of a length, as in `stackformer.data.dcf`."""
+    key = jax.random.fold_in(jax.random.key(0), zlib.crc32(task.name.encode()))
+    return jax.random.fold_in(key, length)
 
 
 @jax.tree_util.register_dataclass
@@ -61,15 +70,15 @@ class LengthEvaluation:
     """Token and whole-string accuracy for each length; dropout off.
 
     The strings of a length are a function of the task and the length alone: all seeds,
-    models and test lengths are measured on the same ones. Lengths are padded to at
-    most `config.test_buckets` widths, one program each.
+    models and test lengths are measured on the same ones, with 512 strings those of the
+    frozen test set. Lengths are padded to at most `config.test_buckets` widths, one
+    program each.
 
     Args:
       config: the run; `test_length` and `test_strings` say what is measured.
       graph: the model's structure.
       placement: where to compute.
       test_set: strings by length instead of drawn ones, `data.dcf.load_test_set`.
-      batch_size: strings in one forward pass; a divisor of `test_strings` is chosen.
     """
 
     def __init__(
@@ -79,7 +88,6 @@ class LengthEvaluation:
         placement: Placement,
         *,
         test_set: dict[int, tasks.Sample] | None = None,
-        batch_size: int = 64,
     ):
         self.config = config
         self.task = task_named(config.task)
@@ -87,34 +95,32 @@ class LengthEvaluation:
         self.num_strings = config.test_strings
         if test_set is not None:
             self.num_strings = _check_test_set(test_set, config.test_length)
-        self.batch_size = max(
-            n
-            for n in range(1, min(batch_size, self.num_strings) + 1)
-            if self.num_strings % n == 0
-        )
         self.edges = bucket_edges(config.test_length, config.test_buckets)
         self.programs = {
             edge: make_measure(self._measure(edge), graph, placement)
             for edge in self.edges
         }
 
-    def _measure(self, edge: int) -> Measure:
-        def drawn(data: PyTree, index: Array, length: Array) -> tasks.Sample:
-            key = jax.random.fold_in(jax.random.key(_TEST_SEED), length)
-            key = jax.random.fold_in(key, index)
-            return self.task.sample(key, self.batch_size, length, edge)
+    def _batch_size(self, edge: int) -> int:
+        """Strings in one forward pass: attention needs memory for B S T^2 numbers."""
+        positions = 1 + edge + self.task.output_length(edge)
+        most = _MOST_WEIGHTS // (positions**2 * len(self.config.seeds))
+        most = min(max(most, 1), _MOST_STRINGS, self.num_strings)
+        return max(n for n in range(1, most + 1) if self.num_strings % n == 0)
 
-        def given(data: tasks.Sample, index: Array, length: Array) -> tasks.Sample:
-            first = index * self.batch_size
+    def _measure(self, edge: int) -> Measure:
+        batch_size = self._batch_size(edge)
+
+        def draw(data: PyTree, length: Array) -> tasks.Sample:
+            key = test_key(self.task, length)
+            return self.task.sample(key, self.num_strings, length, edge)
+
+        def batch(data: tasks.Sample, index: Array, length: Array) -> _TestBatch:
             inputs, outputs, mask = (
-                jax.lax.dynamic_slice_in_dim(array, first, self.batch_size)
+                jax.lax.dynamic_slice_in_dim(array, index * batch_size, batch_size)
                 for array in (data.inputs, data.outputs, data.output_mask)
             )
-            return tasks.Sample(inputs, outputs, mask, data.length)
-
-        def batch(data: PyTree, index: Array, length: Array) -> _TestBatch:
-            choose = drawn if self.test_set is None else given
-            sample = choose(data, index, length)
+            sample = tasks.Sample(inputs, outputs, mask, data.length)
             return _TestBatch(tasks.frame(self.task, sample, self.config.mode), sample)
 
         def count(model: nnx.Module, batch: _TestBatch) -> dict[str, Array]:
@@ -126,8 +132,12 @@ class LengthEvaluation:
                 "right_strings": jnp.sum((right | ~mask).all(axis=1), dtype=jnp.int32),
             }
 
-        batches = self.num_strings // self.batch_size
-        return Measure(batch=batch, count=count, num_batches=batches)
+        return Measure(
+            batch=batch,
+            count=count,
+            num_batches=self.num_strings // batch_size,
+            prepare=draw if self.test_set is None else None,
+        )
 
     def at_length(self, params: PyTree, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Token and whole-string accuracy of each seed: two arrays (S,)."""

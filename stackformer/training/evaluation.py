@@ -25,6 +25,9 @@ def make_measure(
     """
 
     def sums(params: PyTree, data: PyTree, *args: Array) -> dict[str, Array]:
+        if measure.prepare is not None:
+            data = measure.prepare(data, *args)
+
         def one_batch(index: Array) -> dict[str, Array]:
             batch = placement.constrain_batch(measure.batch(data, index, *args))
             return jax.vmap(

@@ -20,15 +20,18 @@ class Measure:
     Attributes:
       batch: `(data, index, *args) -> pytree`; `index` counts 0..num_batches-1 and is
         traced, so are the arrays in `args`. The leading axis of every leaf is the
-        batch, unless `batch_axis` says otherwise.
+        batch.
       count: `(model, batch) -> {name: sum}`; the engine adds these over the batches.
         Dropout is off, because no `rngs` reach the model.
       num_batches: how many batches there are.
+      prepare: `(data, *args) -> data`, once before the first batch: what it returns is
+        the `data` of every batch. None: the data as they are.
     """
 
     batch: Callable[..., PyTree]
     count: Callable[[nnx.Module, PyTree], dict[str, Array]]
     num_batches: int
+    prepare: Callable[..., PyTree] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

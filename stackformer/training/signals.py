@@ -1,6 +1,8 @@
 """SIGTERM and Ctrl-C as a wish that the loop looks at between two dispatches."""
 
+import os
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -34,6 +36,8 @@ class StopRequest:
         if self._requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._requested = True
+        message = "\nstopping at the next safe point; Ctrl-C again stops at once\n"
+        os.write(sys.stderr.fileno(), message.encode())
 
     def requested(self) -> bool:
         """Whether any process was asked to stop; the same answer in all of them."""

@@ -11,9 +11,10 @@ import pytest
 from flax import nnx
 
 from stackformer import models, tasks, training
+from stackformer.data import dcf as frozen
 from stackformer.training import dcf
 from stackformer.training.dcf_config import DCFConfig, preset_values
-from stackformer.training.dcf_evaluation import _TEST_SEED, LengthEvaluation
+from stackformer.training.dcf_evaluation import LengthEvaluation
 from stackformer.training.state import create_state, graph_of
 
 
@@ -34,9 +35,8 @@ def model_of(graph, params, index) -> nnx.Module:
 
 
 def strings(task, length, config) -> tasks.Sample:
-    """The strings of a length, as documented: a function of task and length alone."""
-    key = jax.random.fold_in(jax.random.key(_TEST_SEED), length)
-    return task.sample(jax.random.fold_in(key, 0), config.test_strings, length)
+    """The strings of a length, as documented: those of the frozen set."""
+    return dict(frozen.draw(task, [length], config.test_strings))[length]
 
 
 @pytest.mark.parametrize("task_name", ["RS", "SM"])
@@ -92,6 +92,18 @@ def test_a_given_test_set_is_used():
     del test_set[12]
     with pytest.raises(training.UserError, match="needs 12 too"):
         LengthEvaluation(config, graph, placement, test_set=test_set)
+
+
+def test_strings_do_not_depend_on_how_far_one_measures():
+    config = config_of(seeds=(0, 1))
+    graph, params, placement = setting(config)
+    longer = dataclasses.replace(config, test_length=200)
+    near = LengthEvaluation(config, graph, placement)
+    far = LengthEvaluation(longer, graph, placement)
+    assert far._batch_size(200) < near._batch_size(12) == 32
+    np.testing.assert_allclose(
+        far.at_length(params, 9), near.at_length(params, 9), atol=0.01
+    )
 
 
 def test_at_most_8_programs_for_lengths_1_to_100(caplog):
