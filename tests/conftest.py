@@ -20,6 +20,14 @@ import pytest
 # An accidental (3,) + (5, 3) broadcast is a bug until somebody writes it down.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs():
+    """Compiled programs of one file are of no use to the next, and take gigabytes."""
+    yield
+    jax.clear_caches()
+
+
 BROWSER_FLAGS = (
     "--headless=new",
     "--no-sandbox",
