@@ -171,7 +171,8 @@ def _card(table: dict[str, Any], cell: dict[str, Any]) -> str:
         name = "Lengths {}–{}".format(*longer["lengths"])
         facts.append((name, format_number(longer, digits)))
     seeds = ", ".join(map(str, measured["seeds"]))
-    facts.append(("Run", f"{measured['steps']:,} steps, seeds {seeds}"))
+    word = "seeds" if len(measured["seeds"]) > 1 else "seed"
+    facts.append(("Run", f"{measured['steps']:,} steps, {word} {seeds}"))
     if measured.get("seconds"):
         facts.append(("Training", f"{measured['seconds'] / 60:.1f} minutes"))
     rows = "".join(
