@@ -43,10 +43,11 @@ def tokenize(text: str, symbols: Sequence[str], what: str = "string") -> np.ndar
         raise ValueError(f"{what} must be a str, got {type(text).__name__}: {text!r}")
     index = {symbol: i for i, symbol in enumerate(symbols)}
     pieces = _pattern(tuple(symbols)).findall(text)
-    for piece in pieces:
+    for position, piece in enumerate(pieces):
         if piece not in index:
             raise ValueError(
-                f"{what} {text!r} has {piece!r}, which is outside the alphabet "
+                f"{what} {text!r} has {piece!r} at position {position}, which is "
+                "outside the alphabet "
                 f"{{{', '.join(symbols)}}}"
             )
     return np.asarray([index[piece] for piece in pieces], np.int32)
