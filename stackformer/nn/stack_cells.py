@@ -23,7 +23,8 @@ class StackMemory(nnx.Module):
       Y[k]   <- a(push) Y[k-1] + a(pop) Y[k+1] + a(no-op) Y[k]
 
     The last two lines are `stackformer.ops.stack_step`, the decoding step of stack
-    attention, resting on a bottom of zeros.
+    attention, resting on a bottom of zeros. The benchmark's code pushes W_V h + b_V
+    without the tanh; with one stack the rest is the same.
 
     Memory for a backward pass: T B S H C floats, H the stack size.
 
