@@ -50,7 +50,7 @@ def plan(chunks: int, limit: int | None, phases: int = PHASES) -> list[Phase]:
 
     Example:
       >>> plan(8, None, phases=2)
-      [Phase(start=0, stop=2, blocks=1), Phase(start=2, stop=6, blocks=3), ...]
+      [Phase(start=0, stop=1, blocks=0), Phase(start=1, stop=3, blocks=2), ...]
     """
     limit = chunks if limit is None else limit
     # At the beginning of chunk c there are c blocks, and chunks - c can be read.
