@@ -14,6 +14,7 @@ from kernel_checks import (
     golden,
     random_inputs,
     run,
+    value_and_gradients,
 )
 
 from stackformer import stack_attention, stack_attention_weights
@@ -80,14 +81,15 @@ def test_weights_equal_the_reference_and_rows_sum_to_one():
 
 
 def test_probabilities_are_used_as_they_are():
-    logits, values = random_inputs(30)
+    logits, values = random_inputs(20)
     actions = 0.9 * jax.nn.softmax(logits)
 
-    def loss(implementation, actions, values):
+    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(jax.grad, argnums=(1, 2), has_aux=True)
+    def gradient(implementation, actions, values):
         top = stack_attention(actions, values, implementation=implementation)
         return jnp.sin(top).sum(), top
 
-    gradient = jax.grad(loss, argnums=(1, 2), has_aux=True)
     chex.assert_trees_all_close(
         gradient("chunkwise", actions, values),
         gradient("reference", actions, values),
@@ -98,9 +100,9 @@ def test_probabilities_are_used_as_they_are():
 def test_vmap_of_grad_and_free_leading_axes():
     logits, values = random_inputs(21, (2, 3))
     options = (("implementation", "chunkwise"), ("chunk_size", 4))
-    expected = run(logits, values, (("implementation", "reference"),))
+    expected = value_and_gradients(logits, values, (("implementation", "reference"),))
     form = functools.partial(run, options=options)
-    together = jax.jit(form)(logits, values)
+    together = value_and_gradients(logits, values, options)
     apart = jax.jit(jax.vmap(jax.vmap(form)))(logits, values)
     chex.assert_trees_all_close(together, expected, atol=1e-5)
     chex.assert_trees_all_close(apart, expected, atol=1e-5)
@@ -112,7 +114,7 @@ def test_causal_to_the_last_bit():
     attend = functools.partial(
         stack_attention, implementation="chunkwise", chunk_size=8
     )
-    jacobian = jax.jacrev(lambda v: attend(actions, v).sum(-1))(values).sum(-1)
+    jacobian = jax.jit(jax.jacrev(lambda v: attend(actions, v).sum(-1)))(values).sum(-1)
     np.testing.assert_array_equal(jacobian[np.triu_indices(40, 1)], 0.0)
 
 
@@ -143,10 +145,13 @@ def test_memory_of_value_and_gradient():
     assert temp <= 60 * 2**20
 
 
+jitted_tables = jax.jit(chunk_tables, static_argnums=1)
+
+
 def hard_tables(string):
     """The tables of a string of hard actions, one lane."""
     actions = jax.nn.one_hot(jnp.array(string), 3).T[:, :, None]
-    return chunk_tables(actions, 0)
+    return jitted_tables(actions, 0)
 
 
 def test_tables_of_a_small_chunk():
@@ -162,8 +167,10 @@ def test_tables_of_a_small_chunk():
 
 def test_merging_neighbours_equals_the_longer_recurrence():
     actions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (3, 6, 5)), axis=0)
-    left, right = (chunk_tables(actions[:, i : i + 3], 0) for i in (0, 3))
-    chex.assert_trees_all_close(merge(left, right), chunk_tables(actions, 0), atol=1e-6)
+    left, right = (jitted_tables(actions[:, i : i + 3], 0) for i in (0, 3))
+    chex.assert_trees_all_close(
+        jax.jit(merge)(left, right), jitted_tables(actions, 0), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7, 32])

@@ -14,8 +14,8 @@ from kernel_checks import (
     golden,
     one_hot_actions,
     random_inputs,
-    run,
     tops_of_a_python_list,
+    value_and_gradients,
     weights,
 )
 
@@ -57,7 +57,7 @@ def test_bounded_depth_is_a_list_that_forgets_its_lowest(implementation, string)
 def test_bounded_chunks_equal_bounded_steps(max_depth, chunk_size):
     logits, values = random_inputs(70, (2,))
     steps = (("implementation", "recurrent"), ("max_depth", max_depth))
-    expected = jax.jit(functools.partial(run, options=steps))(logits, values)
+    expected = value_and_gradients(logits, values, steps)
     check_against(
         expected,
         logits,
@@ -90,7 +90,9 @@ def test_several_pops_are_a_python_list(implementation, string):
 
 def test_several_pops_soft_and_in_gradients():
     logits, values = random_inputs(17, (2,), actions=5)
-    expected = run(logits, values, (("implementation", "reference"), ("max_pops", 3)))
+    expected = value_and_gradients(
+        logits, values, (("implementation", "reference"), ("max_pops", 3))
+    )
     check_against(expected, logits, values, implementation="recurrent", max_pops=3)
 
 
