@@ -17,6 +17,7 @@ PARTS = ("kernel", "train", "decode", "tasks")
 EXAMPLES = [
     "python -m experiments.benchmark --quick",
     "python -m experiments.benchmark kernel",
+    "python -m experiments.benchmark kernel --lengths=81,513",
     "python -m experiments.benchmark train decode tasks",
 ]
 
@@ -35,6 +36,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--quick",
         action="store_true",
         help="fewer sizes and kernels: two minutes on two cores",
+    )
+    parser.add_argument(
+        "--lengths",
+        type=cli.integers,
+        metavar="T,T,...",
+        help="kernel: only these numbers of positions, out of 81,129,201,513,1025,2049",
     )
     parser.add_argument(
         "--repeats",
@@ -74,7 +81,9 @@ def main(argv: list[str] | None = None) -> int:
         from stackformer.ops import describe_dispatch
 
         print(describe_dispatch(), end="\n\n")
-        record["kernel"] = kernel.run(quick=args.quick, repeats=repeats)
+        record["kernel"] = kernel.run(
+            quick=args.quick, repeats=repeats, lengths=args.lengths
+        )
         plot.draw(record["kernel"]["shapes"], args.out / "kernel.png")
     if "train" in parts:
         from experiments.benchmarks import models

@@ -13,6 +13,7 @@ from stackformer.ops.recurrent import stack_attention_recurrent
 Kernel = Callable[[jax.Array, jax.Array], jax.Array]
 BOUND = 64
 TOLERANCE = 2e-4
+_SMALL = (2, 70, 8)  # batch, length, features of the first check
 
 
 def scan_by_autodiff(actions: jax.Array, values: jax.Array) -> jax.Array:
@@ -114,17 +115,18 @@ def error_against_reference(kernel: Kernel, *, max_depth: int | None = None) -> 
     The expected ones are the reference's, or, for a bounded stack, those of the
     recurrent form with this depth.
     """
-    inputs = random_inputs(2, 97, 8)
+    got = jax.jit(with_gradient(kernel))(*random_inputs(*_SMALL))
+    pairs = zip(got, _expected(max_depth), strict=True)
+    return max(float(_error(found, wanted)) for found, wanted in pairs)
+
+
+@functools.cache
+def _expected(max_depth):
     if max_depth is None:
-        expected = form(implementation="reference")
+        kernel = form(implementation="reference")
     else:
-        expected = form(implementation="recurrent", max_depth=max_depth)
-    pairs = zip(
-        jax.jit(with_gradient(kernel))(*inputs),
-        jax.jit(with_gradient(expected))(*inputs),
-        strict=True,
-    )
-    return max(float(_error(got, wanted)) for got, wanted in pairs)
+        kernel = form(implementation="recurrent", max_depth=max_depth)
+    return jax.jit(with_gradient(kernel))(*random_inputs(*_SMALL))
 
 
 def error_at_size(kernel: Kernel, inputs, *, max_depth: int | None = None) -> float:
