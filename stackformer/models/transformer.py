@@ -241,6 +241,12 @@ class StackTransformer(nnx.Module):
                     f"`actions` should have one entry for each of the {depth} layers, "
                     f"but got {len(actions)}."
                 )
+            for step, (given, stack) in enumerate(zip(actions, has_stack, strict=True)):
+                if given is not None and not stack:
+                    raise ValueError(
+                        f"`actions[{step}]` should be None, as layer {step} has no "
+                        f"stack, but got shape {given.shape}."
+                    )
             return [(layer_actions, None) for layer_actions in actions]
         # All layers share alpha: it is computed once, and nothing else is sequential.
         alpha = ops.stack_attention_weights(

@@ -31,6 +31,7 @@ def random_tokens(batch, length):
         {"num_stacks": 2, "max_pops": 2},
         {"pre_norm": True, "stack_norm": True, "num_loops": 2},
         {"stack_layers": (1,)},
+        {"max_depth": 3},
     ],
     ids=str,
 )
