@@ -90,7 +90,8 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--jobs",
         type=cli.positive,
-        help="cells at a time: default 1 here, all of them through submitit",
+        help="cells at a time, each on its share of the cores: default 1 here, all "
+        "of them through submitit",
     )
     run.add_argument(
         "--budget_minutes",
@@ -188,7 +189,7 @@ def run(table: Table, args: argparse.Namespace, command: str) -> int:
     launcher = (
         SubmititLauncher(args.out / "submitit", args.cluster, **args.submitit)
         if submitit
-        else LocalLauncher()
+        else LocalLauncher(args.jobs or 1)
     )
 
     def write() -> list[Path]:

@@ -175,7 +175,7 @@ def preset_values(preset: str, task: str, model: str) -> dict[str, Any]:
             "model_config": small if transformer else {"hidden_size": 16},
         }
     return {
-        "steps": {"RS": 1_000, "SM": 8_000}.get(short, 2_500),
+        "steps": 1_000 if short == "RS" else 2_500,
         "batch_size": 32,
         "learning_rate": 3e-4,
         "schedule": "cooldown",

@@ -101,6 +101,27 @@ def test_tables_are_the_papers():
     ]
 
 
+def test_jobs_share_the_cores_and_a_free_share_is_used_again(
+    stand_in, tmp_path, monkeypatch
+):
+    given = []
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda pid: {0, 1, 2, 5}, raising=False
+    )
+    monkeypatch.setattr(
+        os, "sched_setaffinity", lambda pid, cores: given.append(cores), raising=False
+    )
+    table = smoke_table(tmp_path / "out", tasks=["RS"], models=["rnn", "stack_rnn"])
+    launcher = LocalLauncher(jobs=2)
+    waits = launcher.start(table.cells[1])
+    for _ in range(2):
+        ended = launcher.start(table.cells[0])
+        while ended.poll() is None:
+            time.sleep(0.01)
+    waits.kill()
+    assert given == [[0, 2], [1, 5], [1, 5]]
+
+
 def test_broken_cells_do_not_stop_the_rest_and_finished_ones_are_skipped(
     stand_in, tmp_path
 ):
@@ -109,7 +130,7 @@ def test_broken_cells_do_not_stop_the_rest_and_finished_ones_are_skipped(
         tasks=["RS"],
         models=["rnn", "transformer", "stack_transformer"],
     )
-    runner = Runner(table.cells, LocalLauncher(), jobs=2)
+    runner = Runner(table.cells, LocalLauncher(jobs=2), jobs=2)
     runner.run()
     states = [entry.state for entry in runner.entries]
     assert states == ["finished", "broken", "finished", "broken", "finished"]
