@@ -75,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--lr",
         type=float,
         help="learning rate of Adam; default 2e-5 for base and pretrained weights (the "
-        "paper's choice), 1e-3 for tiny and small",
+        "paper's choice), 2e-4 for tiny and small",
     )
     train.add_argument(
         "--tune_lr",

@@ -10,15 +10,15 @@ from flax import nnx
 
 from stackformer import models, tasks
 from stackformer.training import loop
-from stackformer.training.checkpoints import Checkpoints
 from stackformer.training.dcf_config import DCFConfig, task_named
 from stackformer.training.dcf_evaluation import LengthEvaluation, summarize
 from stackformer.training.errors import UserError
+from stackformer.training.loading import load_model, load_parameters
 from stackformer.training.loop import TrainOptions
 from stackformer.training.mesh import Placement
 from stackformer.training.problem import Problem
 from stackformer.training.records import RunFolder, read_json
-from stackformer.training.state import abstract_state, graph_of, parameters
+from stackformer.training.state import graph_of, parameters
 
 Array = jax.Array
 PyTree = Any
@@ -131,7 +131,9 @@ def run(
         )
         params, step = parameters(state), int(state.step)
     else:
-        params, step = load_parameters(folder.path, config, placement)
+        params, step = load_parameters(
+            folder.path, make_problem(config), config.seeds, placement
+        )
     runs = _finished_runs(config, folder, step, test_data) if train else None
     if runs is None:
         graph = graph_of(make_problem(config))
@@ -185,24 +187,6 @@ def load_config(out_dir: Path | str) -> DCFConfig:
     return DCFConfig.from_json(read_json(Path(out_dir) / "config.json"))
 
 
-def load_parameters(
-    out_dir: Path | str, config: DCFConfig, placement: Placement
-) -> tuple[PyTree, int]:
-    """Parameters of all seeds and the step they are from, newest whole checkpoint."""
-    folder = Path(out_dir) / "checkpoints"
-    if not folder.is_dir():
-        raise UserError(f"{out_dir} has no checkpoints yet; train first")
-    checkpoints = Checkpoints(folder, read_only=True)
-    abstract = abstract_state(make_problem(config), config.seeds, placement)
-    try:
-        state = checkpoints.restore(abstract)
-    finally:
-        checkpoints.close()
-    if state is None:
-        raise UserError(f"{folder} has no whole checkpoint; train first")
-    return parameters(state), int(state.step)
-
-
 def load_run(
     out_dir: Path | str, seed: int | None = None
 ) -> tuple[nnx.Module, tasks.Task, DCFConfig]:
@@ -213,11 +197,5 @@ def load_run(
       seed: one of the run's seeds; by default the first.
     """
     config = load_config(out_dir)
-    seed = config.seeds[0] if seed is None else seed
-    if seed not in config.seeds:
-        raise UserError(f"{out_dir} has the seeds {list(config.seeds)}, not {seed}")
-    params, _ = load_parameters(out_dir, config, Placement.create())
-    index = config.seeds.index(seed)
-    graph = graph_of(make_problem(config))
-    model = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], params))
+    model = load_model(out_dir, make_problem(config), config.seeds, seed)
     return model, task_named(config.task), config

@@ -3,22 +3,13 @@
 import dataclasses
 from typing import Any
 
-from stackformer import tasks
+from stackformer import models, tasks
+from stackformer.nn.positions import POSITIONS
 from stackformer.training.errors import UserError
 from stackformer.training.lengths import Curriculum
 
-MODELS = (
-    "stack_transformer",
-    "transformer",
-    "rnn",
-    "stack_rnn",
-    "lstm",
-    "stack_lstm",
-    "tape_rnn",
-    "ndstack_rnn",
-)
+MODELS = tuple(models.MODELS)
 MODES = ("mlm", "alm")
-POSITIONS = ("none", "sincos", "relative", "rotary", "alibi")
 SCHEDULES = ("constant", "cooldown")
 PRESETS = ("quick", "paper", "smoke")
 
@@ -112,10 +103,6 @@ class DCFConfig:
         """The content of config.json, without the environment."""
         content = dataclasses.asdict(self)
         return {"experiment": "dcf", **content, "seeds": list(self.seeds)}
-
-    def with_test_length(self, test_length: int) -> "DCFConfig":
-        """The same run measured up to another length."""
-        return dataclasses.replace(self, test_length=test_length)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "DCFConfig":

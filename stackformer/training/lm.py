@@ -17,8 +17,7 @@ from flax import nnx
 from stackformer.data.chunks import evaluation_rows, training_rows
 from stackformer.data.masking import mask_rows, mask_tokens
 from stackformer.models.pretrained import Weights, with_weights
-from stackformer.training import loop
-from stackformer.training.checkpoints import Checkpoints
+from stackformer.training import loading, loop
 from stackformer.training.errors import UserError
 from stackformer.training.evaluation import make_measure
 from stackformer.training.lm_config import LMConfig, model_types
@@ -26,7 +25,7 @@ from stackformer.training.loop import TrainOptions
 from stackformer.training.mesh import Placement
 from stackformer.training.problem import Measure, Problem, Validation
 from stackformer.training.records import RunFolder, read_json
-from stackformer.training.state import TrainState, abstract_state, graph_of, parameters
+from stackformer.training.state import TrainState, graph_of
 
 Array = jax.Array
 PyTree = Any
@@ -236,31 +235,15 @@ def load_parameters(
     out_dir: Path | str, config: LMConfig, placement: Placement
 ) -> tuple[PyTree, int]:
     """The best parameters of all seeds, and the steps that were trained."""
-    folder = Path(out_dir) / "checkpoints"
-    if not folder.is_dir():
-        raise UserError(f"{out_dir} has no checkpoints yet; train first")
-    checkpoints = Checkpoints(folder, read_only=True)
-    try:
-        state = checkpoints.restore(
-            abstract_state(make_problem(config), config.seeds, placement)
-        )
-    finally:
-        checkpoints.close()
-    if state is None:
-        raise UserError(f"{folder} has no whole checkpoint; train first")
-    return parameters(state), int(state.step)
+    return loading.load_parameters(
+        out_dir, make_problem(config), config.seeds, placement
+    )
 
 
 def load_model(out_dir: Path | str, seed: int | None = None) -> nnx.Module:
     """A trained GPT-2 or RoBERTa from a run's folder, by default of its first seed."""
     config = load_config(out_dir)
-    seed = config.seeds[0] if seed is None else seed
-    if seed not in config.seeds:
-        raise UserError(f"{out_dir} has the seeds {list(config.seeds)}, not {seed}")
-    params, _ = load_parameters(out_dir, config, Placement.create())
-    index = config.seeds.index(seed)
-    graph = graph_of(make_problem(config))
-    return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], params))
+    return loading.load_model(out_dir, make_problem(config), config.seeds, seed)
 
 
 def _nothing(*_: Any) -> dict:

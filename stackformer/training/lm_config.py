@@ -121,15 +121,14 @@ def model_types(task: str) -> tuple[type, type]:
 def size_values(size: str, *, pretrained: bool = False) -> dict[str, Any]:
     """How a size is trained where no flag says otherwise.
 
-    `base` and pretrained weights take the learning rate that the paper chose. The two
-    sizes that are not in the paper are small enough for a larger one; `small` has a
-    budget of minutes on two cores.
+    `base` and pretrained weights take the learning rate that the paper chose, the two
+    sizes that are not in the paper the largest of its grid.
 
     >>> size_values("base")["learning_rate"]
     2e-05
     """
     same_as_paper = pretrained or size == "base"
-    rate = PAPER_LEARNING_RATE if same_as_paper else 1e-3
+    rate = PAPER_LEARNING_RATE if same_as_paper else max(LEARNING_RATES)
     return {"batch_size": 8, "learning_rate": rate}
 
 
