@@ -14,11 +14,16 @@ import tqdm
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """Something to time: a function of arrays that JAX can compile."""
+    """Something to time: a function of arrays that JAX can compile.
+
+    `accept` sees the result of the first call; where it returns False the contestant is
+    not timed.
+    """
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+    accept: Callable[[Any], bool] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +65,9 @@ def measure(
         compile_seconds = time.perf_counter() - start
         memory = program.memory_analysis()
         temp = memory.temp_size_in_bytes / 2**20 if memory else 0.0
-        jax.block_until_ready(program(*contestant.arguments))
+        result = jax.block_until_ready(program(*contestant.arguments))
+        if contestant.accept is not None and not contestant.accept(result):
+            continue
         programs[contestant.name] = (
             lambda p=program, c=contestant: p(*c.arguments),
             compile_seconds,

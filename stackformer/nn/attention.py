@@ -41,7 +41,7 @@ def linear_init() -> initializers.Initializer:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AttentionCache:
-    """Keys and values of the positions read so far, (B, N, max_length, H) each.
+    """Keys and values of the positions read so far, (B * N, max_length, H) each.
 
     `relative_keys` (N, 2 * max_length - 1, H) are the projected encodings of the
     distances max_length - 1 down to -(max_length - 1); None without relative positions.
@@ -182,7 +182,7 @@ class MultiHeadAttention(nnx.Module):
         self._check_causal()
         head = self.features // self.num_heads
         dtype = self.qkv.dtype or self.qkv.kernel.dtype
-        zeros = jnp.zeros((batch_size, self.num_heads, max_length, head), dtype)
+        zeros = jnp.zeros((batch_size * self.num_heads, max_length, head), dtype)
         relative_keys = None
         if self.relative is not None:
             distances = jnp.arange(max_length - 1, -max_length, -1)
@@ -195,34 +195,30 @@ class MultiHeadAttention(nnx.Module):
         """Attends from the scalar position `index` to itself and its past; h (B, D)."""
         self._check_causal()
         q, k, v = self._project(h[:, None, :], index[None])
-        _, heads, length, head = cache.keys.shape
+        _, length, head = cache.keys.shape
         at = jnp.arange(length)
-        bias = jnp.where(at <= index, 0.0, FORBIDDEN)[None, None, None, :]
+        bias = jnp.where(at <= index, 0.0, FORBIDDEN)[None, None, :]
         if self.relative is not None:
             relative_keys = jax.lax.dynamic_slice_in_dim(
                 cache.relative_keys, length - 1 - index, length, axis=1
             )
             biased = q + self.relative.bias(1, q.dtype)
             relative = jnp.einsum("bnth,nsh->bnts", biased, relative_keys)
-            bias = bias + relative.astype(jnp.float32) / math.sqrt(head)
+            relative = relative.astype(jnp.float32) / math.sqrt(head)
+            bias = bias + relative.reshape(-1, 1, length)
             q = q + self.relative.bias(0, q.dtype)
         elif self.positions == "alibi":
-            bias = bias + alibi_bias(index[None], at, heads, causal=True)[None]
-        # The cache is read as it was, its row `index` still zero, and the position
-        # itself is added: XLA copies a cache that is read after its update twice more.
-        here = (at == index).astype(jnp.float32)[None, None, None, :]
-        own_logit = jnp.einsum(
-            "bnth,bnth->bnt", q, k, preferred_element_type=jnp.float32
-        )
-        bias = bias + here * own_logit[..., None] / math.sqrt(head)
-        weights = attention_weights(q, cache.keys, bias)
-        own = jnp.sum(weights * here, axis=-1, keepdims=True).astype(v.dtype)
-        out = jnp.einsum("bnts,bnsh->bnth", weights.astype(v.dtype), cache.values)
-        out = self._join(out + own * v)[:, 0]
-        start = (0, 0, index, 0)
-        keys = jax.lax.dynamic_update_slice(cache.keys, k, start)
-        values = jax.lax.dynamic_update_slice(cache.values, v, start)
-        return AttentionCache(keys, values, cache.relative_keys), out
+            alibi = alibi_bias(index[None], at, self.num_heads, causal=True)
+            bias = bias + jnp.tile(alibi, (len(h), 1, 1))
+        # Three axes, as in the cache: with a reshape between its update and its product
+        # XLA would copy the cache in every step instead of updating it in place.
+        q, k, v = (x.reshape(-1, 1, head) for x in (q, k, v))
+        keys = jax.lax.dynamic_update_slice(cache.keys, k, (0, index, 0))
+        values = jax.lax.dynamic_update_slice(cache.values, v, (0, index, 0))
+        weights = attention_weights(q, keys, bias).astype(values.dtype)
+        out = jnp.einsum("xts,xsh->xth", weights, values)
+        cache = AttentionCache(keys, values, cache.relative_keys)
+        return cache, self.out(out.reshape(h.shape))
 
     def _join(self, out):
         """The output projection of heads put side by side, (B, T, D)."""

@@ -19,13 +19,13 @@ def attention_weights(
     """softmax over keys of q . k / sqrt(H) + bias.
 
     Args:
-      q: queries, shape (B, N, T, H).
-      k: keys, shape (B, N, S, H).
-      bias: float32 additions to the logits, any shape that broadcasts to (B, N, T, S);
+      q: queries, shape (..., T, H).
+      k: keys, shape (..., S, H).
+      bias: float32 additions to the logits, any shape that broadcasts to (..., T, S);
         `FORBIDDEN` where a key is masked.
 
     Returns:
-      Shape (B, N, T, S), float32.
+      Shape (..., T, S), float32.
 
     Example:
       >>> q = k = jnp.ones((1, 1, 2, 4))
@@ -109,7 +109,7 @@ def _scale(x):
 
 def _logits(rows, columns, bias):
     logits = jnp.einsum(
-        "bnth,bnsh->bnts", rows, columns, preferred_element_type=jnp.float32
+        "...th,...sh->...ts", rows, columns, preferred_element_type=jnp.float32
     )
     return logits if bias is None else logits + bias
 

@@ -6,6 +6,8 @@ stack of values, one chunk after another (`chunk_scan.py`). O(N²D) work in abou
 log2(b) + N / b sequential products, or O(N H D) with a stack of bounded depth H.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -140,8 +142,13 @@ def _lanes(actions, piece, levels, chunks):
 
 
 def _cumulative_product(x):
-    """prod_{j <= i} x_j along the last axis, for x near one, as one product."""
-    length = x.shape[-1]
+    """prod_{j <= i} x_j along the last axis, for x near one, in rows of about sqrt."""
+    batch, length = x.shape
+    row = math.isqrt(length - 1) + 1
     logarithms = jnp.log(jnp.maximum(x, jnp.finfo(x.dtype).tiny))
-    ones = jnp.triu(jnp.ones((length, length), x.dtype))
-    return jnp.exp(einsum("bi,ij->bj", logarithms, ones))
+    rows = jnp.pad(logarithms, ((0, 0), (0, -length % row))).reshape(batch, -1, row)
+    inside = einsum("bri,ij->brj", rows, jnp.triu(jnp.ones((row, row), x.dtype)))
+    count = rows.shape[1]
+    earlier = jnp.triu(jnp.ones((count, count), x.dtype), 1)
+    before = einsum("br,rq->bq", inside[..., -1], earlier)
+    return jnp.exp(inside + before[..., None]).reshape(batch, -1)[:, :length]

@@ -22,7 +22,7 @@ class Choice(NamedTuple):
 # The longest T, then the choice; measured by `python -m experiments.benchmark kernel`
 # on two CPU cores. None is every T.
 _CPU = (
-    (97, Choice("scan", through_weights=True)),
+    (129, Choice("scan", through_weights=True)),
     (401, Choice("chunkwise", 16)),
     (1201, Choice("chunkwise", 32)),
     (None, Choice("chunkwise", 64)),
