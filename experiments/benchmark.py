@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repeats",
         type=cli.positive,
-        help="turns of each contestant; default 15, with --quick 7",
+        help="turns of each contestant; default 15, with --quick 5",
     )
     parser.add_argument(
         "--out",
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         if part not in PARTS:
             raise UserError(f"PART should be one of {', '.join(PARTS)}, got {part!r}.")
     parts = args.parts or (PARTS[:1] if args.quick else PARTS)
-    repeats = args.repeats or (7 if args.quick else 15)
+    repeats = args.repeats or (5 if args.quick else 15)
     args.out.mkdir(parents=True, exist_ok=True)
 
     import jax

@@ -55,7 +55,8 @@ def trained(text, tmp_path_factory) -> pathlib.Path:
 
 
 def alm_flags(text: list[str], out: pathlib.Path) -> list[str]:
-    flags = "--task=alm --size=tiny --vocab_size=270 --stack_layers=1 --batch_size=4"
+    flags = "--task=alm --size=tiny --vocab_size=270 --stack_layers=1 --batch_size=4 "
+    flags += "--lr=1e-3"
     return [*text, *flags.split(), "--steps=30", "--seeds=0,1", f"--out={out}"]
 
 
