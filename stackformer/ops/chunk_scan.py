@@ -206,22 +206,30 @@ def _windows(stack):
 
 
 def _move_transpose(far, stack, lam):
+    """The gradients of `_move`, from the cotangent `lam` of the new blocks.
+
+    Block i of the old stack goes into blocks i + 1, i and i - 1 of the new one: three
+    neighbours of `lam`, laid side by side, serve both products.
+    """
     batch, size, blocks, features = stack.rest.shape
     if not blocks:
         return jnp.zeros_like(far), Stack(jnp.zeros_like(stack.head), lam)
-    lam = lam.reshape(batch, size, blocks * features)
-    d_far = einsum("bmd,bkd->bmk", lam, _windows(stack))
-    d_windows = einsum("bmk,bmd->bkd", far, lam)
-    above, middle, below = jnp.split(
-        d_windows.reshape(batch, 3 * size, blocks, features), 3, axis=1
-    )
-    head = jnp.pad(above[:, :, 0], ((0, 0), (stack.head.shape[1] - size, 0), (0, 0)))
-    rest = (
-        middle
-        + jnp.pad(above[:, :, 1:], ((0, 0), (0, 0), (0, 1), (0, 0)))
-        + jnp.pad(below[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
-    )
-    return d_far, Stack(head, rest)
+    after = jnp.pad(lam[:, :, 1:], ((0, 0), (0, 0), (0, 1), (0, 0)))
+    before = jnp.pad(lam[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
+    windows = jnp.concatenate([after, lam, before], 1)
+    windows = windows.reshape(batch, 3 * size, blocks * features)
+    parts = far.reshape(batch, size, 3, size)
+    transposed = parts.transpose(0, 3, 2, 1).reshape(batch, size, 3 * size)
+    rest = einsum("bkm,bmd->bkd", transposed, windows).reshape(stack.rest.shape)
+    flat = stack.rest.reshape(batch, size, blocks * features)
+    d_parts = einsum("bmd,bkd->bmk", windows, flat).reshape(batch, 3, size, size)
+    # The block above the first is the end of the head.
+    first = lam[:, :, 0]
+    d_above = einsum("bmd,bkd->bmk", first, stack.head[:, -size:])
+    d_far = d_parts.at[:, 0].add(d_above).transpose(0, 2, 1, 3)
+    head = einsum("bmk,bmd->bkd", parts[:, :, 0], first)
+    head = jnp.pad(head, ((0, 0), (stack.head.shape[1] - size, 0), (0, 0)))
+    return d_far.reshape(far.shape), Stack(head, rest)
 
 
 def _bounded(matrices, phase, limit):

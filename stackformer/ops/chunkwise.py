@@ -84,6 +84,8 @@ def _attend(actions, values, chunk_size, max_depth):
         tops = einsum("bik,bkd->bid", new, pushed)
     else:
         matrices, limit = _matrices(actions[:, 1:], piece, levels, chunks, max_depth)
+        # Otherwise XLA fuses their last steps into every scan that reads them.
+        matrices = jax.lax.optimization_barrier(matrices)
         padded = jnp.pad(pushed, ((0, 0), (0, chunks * size - steps), (0, 0)))
         tops = scan_chunks(matrices, padded, limit)[:, :steps]
     return jnp.concatenate([bottom, tops + total * bottom], axis=1)
