@@ -258,3 +258,21 @@ def test_the_table_has_a_row_for_each_run(trained, monkeypatch, capsys):
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("| ALM | wikitext2 | tiny | stack | 2 | 30 |")
     assert last.endswith("| 206.42 ± 0.80 |")
+
+
+@pytest.mark.slow
+def test_tune_lr_takes_the_best_on_the_validation_split(
+    text, tmp_path, monkeypatch, capsys
+):
+    flags = "--task=alm --size=tiny --vocab_size=270 --batch_size=4 --steps=10"
+    run(monkeypatch, *text, *flags.split(), "--tune_lr", f"--out={tmp_path / 'out'}")
+    found = {}
+    for line in capsys.readouterr().out.splitlines():
+        if ": validation perplexity " in line:
+            rate, perplexity = line.removeprefix("lr ").split(
+                ": validation perplexity "
+            )
+            found[float(rate)] = float(perplexity)
+    assert sorted(found) == [1e-5, 2e-5, 1e-4, 2e-4]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["learning_rate"] == min(found, key=found.get)
