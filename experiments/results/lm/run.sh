@@ -2,7 +2,7 @@
 # The comparison of README.md: run.sh DATA_DIR OUT [STEPS], from the repository's root.
 # The same command again goes on where it stopped.
 set -eu
-data=$1 out=$2 steps=${3:-1200}
+data=$1 out=$2 steps=${3:-400}
 for task in alm mlm; do
   for variant in vanilla stack; do
     flag=""
