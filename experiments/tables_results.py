@@ -9,6 +9,11 @@ from experiments.tables_cells import Cell, Table, read
 from stackformer.training.records import write_json, write_text
 from stackformer.viz.report import format_number, report_page
 
+LANGUAGE_NOTE = (
+    "The paper's models have 124 million parameters and the tokens of GPT-2 and "
+    "RoBERTa. Runs of another size (see each command) or with other tokens stand "
+    "beside its numbers but cannot be compared with them."
+)
 NOTES = (
     "Measured and paper's numbers are means ± sample standard deviations over seeds; "
     "the paper's are over five seeds.",
@@ -165,7 +170,7 @@ def collect(table: Table, states: dict[str, tuple[str, str]], command: str) -> d
         "rows": list(table.rows),
         "columns": list(table.columns),
         "command": command,
-        "notes": list(NOTES) if table.number != 3 else list(NOTES[:1]),
+        "notes": list(NOTES) if table.number != 3 else [NOTES[0], LANGUAGE_NOTE],
         "machines": machines,
         "cells": cells,
     }
