@@ -6,7 +6,7 @@ import numpy as np
 
 from stackformer.nn.history_scan import history_scan
 
-LEADING, VECTORS, FEATURES, STEPS = 2, 2, 3, 4
+LEADING, VECTORS, FEATURES, STEPS = 2, 2, 3, 5
 
 
 def step(params, carry, last, index, x):

@@ -213,8 +213,8 @@ def test_modular_arithmetic_symbols_are_uniform():
 def test_chance_is_the_accuracy_of_the_best_constant_answer(name):
     task = tasks.get(name)
     best = []
-    for length in range(41, 101, 3 if name == "MA" else 12):
+    for length in range(41, 101, 4 if name == "SM" else 2):
         sample = sampler(name)(jax.random.key(length), length)
         outputs, mask = np.asarray(sample.outputs), np.asarray(sample.output_mask)
         best.append(np.bincount(outputs[mask], minlength=task.output_size) / mask.sum())
-    assert abs(np.mean(best, axis=0).max() - task.chance) < 0.005
+    assert abs(np.mean(best, axis=0).max() - task.chance) < 0.004
