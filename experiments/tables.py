@@ -186,10 +186,11 @@ def table_of(args: argparse.Namespace) -> Table:
 def run(table: Table, args: argparse.Namespace, command: str) -> int:
     """Runs the cells, writes the outputs, says what happened; the exit code."""
     submitit = args.launcher == "submitit"
+    jobs = args.jobs or (len(table.cells) if submitit else 1)
     launcher = (
         SubmititLauncher(args.out / "submitit", args.cluster, **args.submitit)
         if submitit
-        else LocalLauncher(args.jobs or 1)
+        else LocalLauncher(jobs)
     )
 
     def write() -> list[Path]:
@@ -198,7 +199,7 @@ def run(table: Table, args: argparse.Namespace, command: str) -> int:
     runner = Runner(
         table.cells,
         launcher,
-        jobs=args.jobs or (len(table.cells) if submitit else 1),
+        jobs=jobs,
         budget_seconds=args.budget_minutes and 60 * args.budget_minutes,
         on_change=write,
     )

@@ -13,7 +13,7 @@ from stackformer.ops.recurrent import stack_attention_recurrent
 Kernel = Callable[[jax.Array, jax.Array], jax.Array]
 BOUND = 64
 TOLERANCE = 2e-4
-_SMALL = (2, 45, 8)  # batch, length, features of the first check
+_SMALL = (2, 97, 8)  # batch, length, features of the first check
 
 
 def scan_by_autodiff(actions: jax.Array, values: jax.Array) -> jax.Array:

@@ -253,10 +253,10 @@ def print_table(title: str, timings: dict[str, Timing]) -> None:
     """One line a contestant, with the ratio to the faster softmax attention."""
     base = softmax_time(timings)
     print(f"\n{title}")
-    print(f"  {'':<34}{'ms':>10}{'/ softmax':>11}{'compile s':>11}{'temp MiB':>10}")
+    print(f"  {'':<28}{'ms':>10}{'/ softmax':>11}{'compile s':>11}{'temp MiB':>10}")
     for timing in timings.values():
         print(
-            f"  {timing.name:<34}{timing.milliseconds:>10.2f}"
+            f"  {timing.name:<28}{timing.milliseconds:>10.2f}"
             f"{timing.milliseconds / base:>11.2f}{timing.compile_seconds:>11.1f}"
             f"{timing.temp_mib:>10.1f}"
         )

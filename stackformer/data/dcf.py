@@ -16,15 +16,14 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
-import jax
 import numpy as np
 import tensorflow_datasets as tfds
 
 from stackformer import tasks
+from stackformer.tasks.sampling import FROZEN_SEED, frozen_key
 
 STRINGS_PER_LENGTH = 512
 # The paper trains on the lengths 1..40 and tests on 41..100.
@@ -81,7 +80,7 @@ class Dcf(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First release."}
-    SEED: int = 0
+    SEED: int = FROZEN_SEED
     BUILDER_CONFIGS: ClassVar[list[DcfConfig]] = [
         _config(tasks.get(name)) for name in tasks.names()
     ]
@@ -139,13 +138,9 @@ def draw(
 ) -> Iterator[tuple[int, tasks.Sample]]:
     """The frozen strings, drawn anew: pairs of a length and its sample."""
     lengths = list(lengths)
-    key = jax.random.fold_in(jax.random.key(Dcf.SEED), zlib.crc32(task.name.encode()))
     for length in lengths:
-        key_of_length = jax.random.fold_in(key, length)
-        yield (
-            length,
-            task.sample(key_of_length, strings_per_length, length, max(lengths)),
-        )
+        key = frozen_key(task.name, length)
+        yield length, task.sample(key, strings_per_length, length, max(lengths))
 
 
 def builder(

@@ -198,11 +198,17 @@ def _move(far, stack):
 
 
 def _windows(stack):
-    batch, size, blocks, features = stack.rest.shape
-    above = jnp.concatenate([stack.head[:, -size:, None], stack.rest[:, :, :-1]], 2)
+    above = jnp.concatenate(
+        [stack.head[:, -stack.rest.shape[1] :, None], stack.rest[:, :, :-1]], 2
+    )
     below = jnp.pad(stack.rest[:, :, 1:], ((0, 0), (0, 0), (0, 1), (0, 0)))
-    windows = jnp.concatenate([above, stack.rest, below], 1)
-    return windows.reshape(batch, 3 * size, blocks * features)
+    return _side_by_side(above, stack.rest, below)
+
+
+def _side_by_side(*parts):
+    """(B, b, blocks, D) each, stacked along b and flat behind it."""
+    windows = jnp.concatenate(parts, 1)
+    return windows.reshape(*windows.shape[:2], -1)
 
 
 def _move_transpose(far, stack, lam):
@@ -216,8 +222,7 @@ def _move_transpose(far, stack, lam):
         return jnp.zeros_like(far), Stack(jnp.zeros_like(stack.head), lam)
     after = jnp.pad(lam[:, :, 1:], ((0, 0), (0, 0), (0, 1), (0, 0)))
     before = jnp.pad(lam[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
-    windows = jnp.concatenate([after, lam, before], 1)
-    windows = windows.reshape(batch, 3 * size, blocks * features)
+    windows = _side_by_side(after, lam, before)
     parts = far.reshape(batch, size, 3, size)
     transposed = parts.transpose(0, 3, 2, 1).reshape(batch, size, 3 * size)
     rest = einsum("bkm,bmd->bkd", transposed, windows).reshape(stack.rest.shape)

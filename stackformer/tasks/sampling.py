@@ -9,9 +9,22 @@ B is the batch size and L the width of the array.
 
 from __future__ import annotations
 
+import zlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+# Of the frozen test strings.
+FROZEN_SEED = 0
+
+
+def frozen_key(task_name: str, length: int | jax.Array) -> jax.Array:
+    """The key of the frozen test strings of a task and a length."""
+    key = jax.random.fold_in(
+        jax.random.key(FROZEN_SEED), zlib.crc32(task_name.encode())
+    )
+    return jax.random.fold_in(key, length)
 
 
 def position_bits(key: jax.Array, batch_size: int, max_length: int) -> jax.Array:

@@ -1,7 +1,6 @@
 """Accuracy over lengths: the programs that measure a trained model."""
 
 import dataclasses
-import zlib
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ from flax import nnx
 from tqdm import tqdm
 
 from stackformer import models, tasks
+from stackformer.tasks.sampling import frozen_key
 from stackformer.training.dcf_config import DCFConfig, task_named
 from stackformer.training.errors import Interrupted, UserError
 from stackformer.training.evaluation import make_measure
@@ -24,12 +24,6 @@ PyTree = Any
 # Strings in a forward pass: 64 of length 100 (T = 201), fewer when they are longer.
 _MOST_WEIGHTS = 64 * 201**2
 _MOST_STRINGS = 128
-
-
-def test_key(task: tasks.Task, length: int | Array) -> Array:
-    """The key of the test strings of a length, as in `stackformer.data.dcf`."""
-    key = jax.random.fold_in(jax.random.key(0), zlib.crc32(task.name.encode()))
-    return jax.random.fold_in(key, length)
 
 
 @jax.tree_util.register_dataclass
@@ -112,7 +106,7 @@ class LengthEvaluation:
         batch_size = self._batch_size(edge)
 
         def draw(data: PyTree, length: Array) -> tasks.Sample:
-            key = test_key(self.task, length)
+            key = frozen_key(self.task.name, length)
             return self.task.sample(key, self.num_strings, length, edge)
 
         def batch(data: tasks.Sample, index: Array, length: Array) -> _TestBatch:
