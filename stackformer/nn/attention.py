@@ -33,7 +33,7 @@ def linear_init() -> initializers.Initializer:
 
     The benchmark's truncated normal of deviation 0.88 / sqrt(fan in) learns slower: on
     SM (seed 0, learning rate 3e-4, batch 32) it had 0.76 of the training symbols right
-    after 2,275 steps, and this 0.95 after 500.
+    after 2,275 steps (with a cosine schedule, commit d5bd64e), and this 0.95 after 500.
     """
     return initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
