@@ -30,10 +30,16 @@ def make_measure(
 
         def one_batch(index: Array) -> dict[str, Array]:
             batch = placement.constrain_batch(measure.batch(data, index, *args))
-            return jax.vmap(
-                lambda params: measure.count(nnx.merge(graph, params), batch),
-                spmd_axis_name="seeds",
-            )(params)
+
+            def one_seed(params: PyTree) -> dict[str, Array]:
+                return measure.count(nnx.merge(graph, params), batch)
+
+            if jax.tree.leaves(params)[0].shape[0] > 1:
+                return jax.vmap(one_seed, spmd_axis_name="seeds")(params)
+            # Under `vmap` decoding copies its caches in every step on a CPU, which
+            # a single seed can be spared.
+            only = one_seed(jax.tree.map(lambda leaf: leaf[0], params))
+            return jax.tree.map(lambda leaf: leaf[None], only)
 
         def body(total: dict[str, Array], index: Array) -> tuple[dict, None]:
             return jax.tree.map(jnp.add, total, one_batch(index)), None

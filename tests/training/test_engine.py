@@ -160,20 +160,21 @@ def test_early_stopping_keeps_the_best_of_each_seed(tmp_path):
         np.testing.assert_allclose(alone.best.score[0], scores[best], rtol=1e-6)
 
 
-def test_measure_adds_over_batches():
+@pytest.mark.parametrize("seeds", [(1,), (0, 1)])
+def test_measure_adds_over_batches(seeds):
     problem = toy_problem()
-    state = create_state(problem, (0, 1), training.Placement.create())
+    state = create_state(problem, seeds, training.Placement.create())
     graph = graph_of(problem)
     measure = toy_measure()
     program = training.make_measure(measure, graph, training.Placement.create())
     sums = program(state.params, ())
-    assert sums["error"].shape == (2,)
-    model = jax.tree.map(lambda leaf: leaf[1], state.params)
+    assert sums["error"].shape == (len(seeds),)
+    model = jax.tree.map(lambda leaf: leaf[-1], state.params)
     model = training.state.nnx.merge(graph, model)
     expected = sum(
         float(measure.count(model, measure.batch((), i))["error"]) for i in range(2)
     )
-    np.testing.assert_allclose(sums["error"][1], expected, rtol=1e-5)
+    np.testing.assert_allclose(sums["error"][-1], expected, rtol=1e-5)
 
 
 def test_options_are_checked():
