@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.tables_cells import Cell, Table, read
 from stackformer.training.records import write_json, write_text
-from stackformer.viz.report import format_number, report_page
+from stackformer.viz.report import format_number, format_strings, report_page
 
 LANGUAGE_NOTE = (
     "The paper's models have 124 million parameters and the tokens of GPT-2 and "
@@ -239,16 +239,18 @@ def _sentence(cell: dict[str, Any], digits: int) -> str:
         f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     ]
     if "lengths" in measured:
-        parts[0] += ", lengths {}..{}".format(*measured["lengths"])
+        parts[0] += _tested(measured)
     if "longer" in measured:
         longer = measured["longer"]
-        parts.append(
-            "lengths {}..{}: ".format(*longer["lengths"])
-            + format_number(longer, digits)
-        )
+        parts.append(format_number(longer, digits) + _tested(longer))
     if paper:
         steps = f" after {paper['steps']:,} steps" if paper["steps"] else ""
         parts.append(f"the paper: {format_number(paper, digits)}{steps}")
     if measured["seconds"]:
         parts.append(f"{measured['seconds'] / 60:.1f} minutes of training")
     return "; ".join(parts) + "."
+
+
+def _tested(part: dict[str, Any]) -> str:
+    lengths = "lengths {}..{}".format(*part["lengths"])
+    return ", " + ", ".join(filter(None, [lengths, format_strings(part)]))

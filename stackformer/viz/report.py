@@ -27,6 +27,16 @@ def format_number(entry: dict[str, Any], digits: int = 1) -> str:
     return f"{text} ± {entry['std']:.{digits}f}"
 
 
+def format_strings(entry: dict[str, Any]) -> str:
+    """How many strings of each length were tested; empty where it is not known.
+
+    >>> format_strings({"test_strings": 512}), format_strings({"test_strings": 1})
+    ('512 strings a length', '1 string a length')
+    """
+    count = entry.get("test_strings")
+    return f"{count:,} string{'s' if count > 1 else ''} a length" if count else ""
+
+
 def report_page(tables: Sequence[dict[str, Any]], *, title: str | None = None) -> str:
     """One HTML page for tables as `experiments.tables` writes them to tableN.json.
 
@@ -169,10 +179,13 @@ def _card(table: dict[str, Any], cell: dict[str, Any]) -> str:
     longer = measured.get("longer")
     if longer:
         name = "Lengths {}–{}".format(*longer["lengths"])
-        facts.append((name, format_number(longer, digits)))
+        words = [format_number(longer, digits), format_strings(longer)]
+        facts.append((name, ", ".join(filter(None, words))))
     seeds = ", ".join(map(str, measured["seeds"]))
     word = "seeds" if len(measured["seeds"]) > 1 else "seed"
     facts.append(("Run", f"{measured['steps']:,} steps, {word} {seeds}"))
+    if format_strings(measured):
+        facts.append(("Test", format_strings(measured)))
     if measured.get("seconds"):
         facts.append(("Training", f"{measured['seconds'] / 60:.1f} minutes"))
     rows = "".join(

@@ -46,7 +46,8 @@ config = json.loads((out / "expected.json").read_text())
 (out / "config.json").write_text(json.dumps({{**config, "command": "python x"}}))
 per_length = {{str(n): 1.0 if n < 9 else 0.5 for n in range(1, 13)}}
 run = {{"per_length": per_length, "seconds": 60.0}}
-names = ("task", "model", "mode", "pos", "steps", "train_length", "test_length")
+names = ("task", "model", "mode", "pos", "steps", "train_length", "test_length",
+         "test_strings")
 (out / "results.json").write_text(json.dumps({{
     **{{name: config[name] for name in names}}, "chance": 0.5,
     "runs": [{{"seed": seed, **run}} for seed in config["seeds"]],
@@ -242,6 +243,7 @@ def test_numbers_in_json_and_markdown(stand_in, tmp_path):
     name = table.cells[0].name
     assert f"[**66.7 ± 0.0**](#{name.lower()})<br>81.0 ± 0.8" in text
     assert f"### {name}" in text and "python x" in text
+    assert "lengths 7..12, 32 strings a length; the paper" in text
     assert "broken<br>54.8 ± 0.0" in text and "nan at step 40" in text
     assert json.loads(paths[1].read_text()) == content
     assert "66.7 ± 0.0" in paths[2].read_text()

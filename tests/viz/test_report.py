@@ -20,6 +20,7 @@ def make_cell(row, column, level, *, seeds=2, longest=100, paper=54.8, **more):
         "preset": "quick",
         "seconds": 90.0,
         "lengths": [41, 100],
+        "test_strings": 128,
         "curve": {"train_length": 40, "chance": 0.5, "seeds": [curve] * seeds},
     }
     return {
@@ -49,7 +50,8 @@ def make_table(**more):
             reason="error: <script>window.hacked = 1</script> & more",
         ),
     ]
-    cells[1]["measured"]["longer"] = {"lengths": [101, 500], "mean": 99.5, "std": 0.5}
+    longer = {"lengths": [101, 500], "mean": 99.5, "std": 0.5, "test_strings": 1}
+    cells[1]["measured"]["longer"] = longer
     return {
         "table": 1,
         "title": "RNNs and transformers",
@@ -90,7 +92,8 @@ def test_numbers_steps_and_commands_are_in_the_page():
         "1,000 steps, 1 seed<",
         "100,000 steps",
         "Lengths 101–500",
-        "99.5 ± 0.5",
+        "99.5 ± 0.5, 1 string a length<",
+        ">128 strings a length<",
         "python -m experiments.dcf --task=RS",
         "python -m experiments.tables --table=1",
         "Dropout is off.",
