@@ -1,12 +1,16 @@
 """The live table in the terminal; plain lines where there is no terminal."""
 
+import contextlib
 import json
 import shutil
+import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from stackformer.training.records import METRICS, TIMING
 
 if TYPE_CHECKING:
     from experiments.tables_run import Entry
@@ -22,23 +26,20 @@ _MARKS = {
 }
 
 
-def last_record(path: Path) -> dict[str, Any]:
-    """The last whole line of a metrics.jsonl, or {}."""
+def last_records(path: Path) -> list[dict[str, Any]]:
+    """The last whole lines of a file of JSON lines; none where there is no file."""
     try:
         with open(path, "rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - 8192))
             lines = file.read().splitlines()
     except OSError:
-        return {}
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            return record
-    return {}
+        return []
+    records = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # cut off, or still being written
+            records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 def progress(entry: "Entry") -> str:
@@ -49,7 +50,8 @@ def progress(entry: "Entry") -> str:
         return entry.reason.splitlines()[0]
     if entry.state in ("waiting", "skipped"):
         return entry.reason
-    record = last_record(entry.cell.folder / "metrics.jsonl")
+    records = last_records(entry.cell.folder / METRICS)
+    record = records[-1] if records else {}
     total = entry.cell.expected.get("steps")
     step = record.get("step")
     if step is None:
@@ -59,6 +61,8 @@ def progress(entry: "Entry") -> str:
     else:
         of = f"/{total:,} {100 * step / total:3.0f}%" if total else ""
         text = f"step {step:,}{of}"
+        if entry.state == "running" and total:
+            text += _estimate(entry.cell.folder, total - step)
         values = record.get("accuracy")
         if values:
             text += f", accuracy {sum(values) / len(values):.3f}"
@@ -67,13 +71,27 @@ def progress(entry: "Entry") -> str:
     return text
 
 
-def _clock(seconds: float) -> str:
-    """Minutes and seconds.
+def _estimate(folder: Path, steps: int) -> str:
+    """How long the steps that are left will take; what comes after is not in it."""
+    speeds = [
+        record["steps_per_second"]
+        for record in last_records(folder / TIMING)
+        if record.get("steps_per_second")
+    ]
+    # The median: the first block is mostly compilation.
+    return f", {_clock(steps / statistics.median(speeds))} to train" if speeds else ""
 
-    >>> _clock(75)
-    '1:15'
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds, after the hours where there are any.
+
+    >>> _clock(75), _clock(3675)
+    ('1:15', '1:01:15')
     """
     minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{seconds:02d}"
     return f"{minutes}:{seconds:02d}"
 
 
@@ -125,11 +143,12 @@ class LiveTable:
         )
         shown = sorted(entries, key=lambda entry: _ORDER.index(entry.state))
         room = max(1, size.lines - 4)
-        width = max(len(entry.cell.name) for entry in entries)
+        titles = [f"{entry.cell.row} · {entry.cell.column}" for entry in shown]
+        width = max(map(len, titles))
         lines = [head + (f" ({note})" if note else "")]
         lines += [
-            f"{_MARKS[entry.state]} {entry.cell.name:{width}}  {progress(entry)}"
-            for entry in shown[:room]
+            f"{_MARKS[entry.state]} {title:{width}}  {progress(entry)}"
+            for entry, title in zip(shown[:room], titles, strict=False)
         ]
         if len(shown) > room:
             lines.append(f"  and {len(shown) - room} more")

@@ -334,7 +334,15 @@ def test_live_table_in_a_terminal_redraws_its_lines(tmp_path):
     live = LiveTable(terminal, every=0.0)
     entry = Entry(table.cells[0], state="running", seconds=75)
     live.update([entry])
-    assert "1 running" in terminal.text and "compiling, 1:15" in terminal.text
+    assert "1 running" in terminal.text
+    assert "▶ RS · RNN  compiling, 1:15" in terminal.text
+    folder = table.cells[0].folder
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"step": 100, "accuracy": [0.5]}\n{"st')
+    speeds = "".join(f'{{"steps_per_second": {n}}}\n' for n in (0.1, 9, 10, 11, 12))
+    (folder / "timing.jsonl").write_text(speeds)
+    words = "step 100/1,000  10%, 1:30 to train, accuracy 0.500, 1:15"
+    assert progress(entry) == words
     terminal.text = ""
     entry.state = "finished"
     live.close([entry])
