@@ -123,7 +123,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--report_only",
         action="store_true",
         help="run nothing: tables and report from all results.json found under --out "
-        "(of several runs of a cell the one with the most steps)",
+        "(of several runs of a cell the one with the most steps; only runs with "
+        "the curriculum that the flags after -- name, default uniform)",
     )
     return parser
 

@@ -100,15 +100,20 @@ def find_results(table: Table, root: Path) -> Table:
 
     The best is the one with the most steps, then the most seeds, then the most test
     strings; longer lengths may come from another folder with the same seeds and steps.
+    A run that drew its training lengths otherwise than the cell does not count.
     """
     found = []
     for path in sorted(root.rglob("results.json")):
         results = read(path)
         if results and results.get("runs"):
-            found.append((results, path.parent))
+            config = read(path.parent / "config.json") or {}
+            found.append((results, path.parent, config.get("curriculum", "uniform")))
 
     def locate(cell: Cell) -> Cell:
-        mine = [(r, f) for r, f in found if cell.is_of(r)]
+        curriculum = cell.expected.get("curriculum", "uniform")
+        mine = [
+            (r, f) for r, f, drawn in found if cell.is_of(r) and drawn == curriculum
+        ]
         if not mine:
             return cell
         best, folder = max(mine, key=lambda pair: _rank(pair[0]))

@@ -295,6 +295,24 @@ def test_report_only_takes_the_run_with_most_steps(stand_in, tmp_path):
     assert [cell["state"] for cell in cells] == ["finished", *["not run"] * 5]
 
 
+def test_report_only_keeps_curricula_apart(stand_in, tmp_path):
+    flag = ("--curriculum=reverse_exponential:0.9",)
+    for steps, extra in ((3, ()), (9, flag)):
+        table = smoke_table(
+            tmp_path, tasks=["RS"], models=["rnn"], steps=steps, extra=extra
+        )
+        Runner(table.cells, LocalLauncher()).run()
+
+    def steps_found(extra):
+        settings = Settings(out=tmp_path, tasks=["RS"], models=["rnn"], extra=extra)
+        cell = find_results(make_table(1, settings), tmp_path).cells[0]
+        found = measure(cell)
+        return found and found["steps"]
+
+    assert steps_found(()) == 3 and steps_found(flag) == 9
+    assert steps_found(("--curriculum=fixed",)) is None
+
+
 def test_lm_cells_wait_for_their_folders(tmp_path):
     table = make_table(3, Settings(out=tmp_path, data_dirs={"ptb": "/data/ptb"}))
     runner = Runner(table.cells, LocalLauncher())
