@@ -16,7 +16,13 @@ from experiments import paper_results, tables, tables_launch
 from experiments.tables_cells import Settings, make_table
 from experiments.tables_launch import LocalLauncher
 from experiments.tables_live import LiveTable, progress
-from experiments.tables_results import collect, find_results, measure, write_outputs
+from experiments.tables_results import (
+    collect,
+    find_results,
+    measure,
+    to_markdown,
+    write_outputs,
+)
 from experiments.tables_run import Entry, Runner
 from stackformer.training.errors import UserError
 
@@ -310,6 +316,9 @@ def test_report_only_keeps_curricula_apart(stand_in, tmp_path):
         return found and found["steps"]
 
     assert steps_found(()) == 3 and steps_found(flag) == 9
+    assert "follow the curriculum reverse_exponential:0.9" in to_markdown(
+        collect(table, {}, "")
+    )
     assert steps_found(("--curriculum=fixed",)) is None
 
 
