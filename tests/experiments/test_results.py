@@ -2,13 +2,14 @@
 
 import json
 import re
+import shlex
 import shutil
 import statistics
 from pathlib import Path
 
 import pytest
 
-from experiments.tables_cells import Settings, make_table
+from experiments.tables import make_parser, table_of
 from experiments.tables_results import collect, find_results, to_markdown
 from stackformer.viz.report import format_number
 
@@ -32,11 +33,11 @@ def test_linked_numbers_are_those_of_the_tables(readme):
 def test_tables_are_what_the_runs_say(path, tmp_path):
     """Made anew from the results.json below it, a table does not change."""
     content = json.loads(path.read_text())
-    flags = content["command"].partition(" -- ")[2].split()
-    shutil.copytree(path.parent, tmp_path / "results")
-    settings = Settings(out=tmp_path / "results", extra=tuple(flags))
-    table = make_table(content["table"], settings)
-    anew = collect(find_results(table, settings.out), {}, content["command"])
+    args = make_parser().parse_args(shlex.split(content["command"])[3:])
+    args.out = tmp_path / "results"
+    shutil.copytree(path.parent, args.out)
+    found = find_results(table_of(args), args.out)
+    anew = collect(found, {}, content["command"])
     for cell, old in zip(anew["cells"], content["cells"], strict=True):
         if cell["measured"]:
             assert cell == old
