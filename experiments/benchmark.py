@@ -1,108 +1,12 @@
-"""Measure the library: kernel, train step, decoding, task samplers.
+"""The door of `stackformer.commands.benchmark.command`."""
 
-Everything that is compared is timed in one process, compiled ahead, warmed up, taking
-turns; times are medians. A kernel that differs from the reference is not timed.
-Softmax attention is causal, on given q, k and v without projections, in two versions
-(jax.nn.dot_product_attention; products and a softmax), and ratios are to the faster.
-"""
+from stackformer.commands import start
 
-import argparse
-import json
-from pathlib import Path
+if __name__ == "__main__":
+    start.hello()
 
-from experiments import cli
-from stackformer.training.errors import UserError
-
-PARTS = ("kernel", "train", "decode", "tasks")
-EXAMPLES = [
-    "python -m experiments.benchmark --quick",
-    "python -m experiments.benchmark kernel",
-    "python -m experiments.benchmark kernel --lengths=81,513",
-    "python -m experiments.benchmark train decode tasks",
-]
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The flags."""
-    parser = cli.parser("benchmark", __doc__.strip(), EXAMPLES)
-    parser.add_argument(
-        "parts",
-        nargs="*",
-        metavar="PART",
-        help=f"what to measure, out of {', '.join(PARTS)}; default: all of them "
-        "(with --quick: the kernel)",
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="fewer sizes and kernels: two minutes on two cores",
-    )
-    parser.add_argument(
-        "--lengths",
-        type=cli.integers,
-        metavar="T,T,...",
-        help="kernel: only these numbers of positions, out of 81,129,201,513,1025,2049",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=cli.positive,
-        help="turns of each contestant; default 15, with --quick 5",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("runs/benchmark"),
-        metavar="DIR",
-        help="for benchmark.json and kernel.png; default runs/benchmark",
-    )
-    return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Runs the chosen parts, prints tables, writes the JSON file and the plot."""
-    args = make_parser().parse_args(argv)
-    for part in args.parts:
-        if part not in PARTS:
-            raise UserError(f"PART should be one of {', '.join(PARTS)}, got {part!r}.")
-    parts = args.parts or (PARTS[:1] if args.quick else PARTS)
-    repeats = args.repeats or (5 if args.quick else 15)
-    args.out.mkdir(parents=True, exist_ok=True)
-
-    import jax
-
-    # A compilation is measured, not read from a cache.
-    jax.config.update("jax_enable_compilation_cache", False)
-    from experiments.benchmarks.timing import machine
-
-    record = {"machine": machine(), "quick": args.quick}
-    seconds = 10.0 if args.quick else 30.0
-    if "kernel" in parts:
-        from experiments.benchmarks import kernel, plot
-        from stackformer.ops import describe_dispatch
-
-        print(describe_dispatch(), end="\n\n")
-        record["kernel"] = kernel.run(
-            quick=args.quick, repeats=repeats, lengths=args.lengths
-        )
-        plot.draw(record["kernel"]["shapes"], args.out / "kernel.png")
-    if "train" in parts:
-        from experiments.benchmarks import models
-
-        record["train"] = models.train_step(repeats=repeats, seconds=seconds)
-    if "decode" in parts:
-        from experiments.benchmarks import models
-
-        record["decode"] = models.decoding(length=100, repeats=repeats, seconds=seconds)
-    if "tasks" in parts:
-        from experiments.benchmarks import samplers
-
-        record["tasks"] = samplers.run(repeats=3 * repeats, seconds=seconds)
-    path = args.out / "benchmark.json"
-    old = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(old | record, indent=1) + "\n")
-    print(f"\nwritten: {path}")
-    return 0
-
+from stackformer.commands import cli
+from stackformer.commands.benchmark.command import main
 
 if __name__ == "__main__":
     cli.run(main)

@@ -1,53 +1,12 @@
-"""Perplexities of finished `experiments.lm` runs beside the paper's Table 3.
+"""The door of `stackformer.commands.tables.language`."""
 
-    python -m experiments.lm_table runs/lm-small/*
+from stackformer.commands import start
 
-prints a table in Markdown, one row a run.
-"""
+if __name__ == "__main__":
+    start.hello()
 
-from pathlib import Path
-from typing import Any
-
-from experiments import cli, paper_results
-from stackformer.training.records import read_json
-
-EXAMPLES = ["python -m experiments.lm_table runs/lm-small/*"]
-HEADER = (
-    "| task | dataset | size | model | seeds | steps | valid perplexity | "
-    "test perplexity | paper, base size |\n|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def row(results: dict[str, Any]) -> str:
-    """One run as a row of the table."""
-    start = "pretrained" if results["pretrained"] else "scratch"
-    key = (start, results["task"], results["dataset"], results["stack"])
-    paper = paper_results.TABLE_3[key]
-    cells = [
-        results["task"].upper(),
-        results["dataset"],
-        results["size"],
-        "stack" if results["stack"] else "vanilla",
-        str(len(results["runs"])),
-        f"{results['steps']:,}",
-    ]
-    for split in ("valid", "test"):
-        mean = results[f"perplexity_{split}"]
-        cells.append(f"{mean:.2f} ± {results[f'perplexity_{split}_std']:.2f}")
-    cells.append(f"{paper.mean:.2f} ± {paper.std:.2f}")
-    return f"| {' | '.join(cells)} |"
-
-
-def main() -> int:
-    """The command."""
-    parser = cli.parser("lm_table", __doc__.split("\n\n")[0], EXAMPLES)
-    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
-    args = parser.parse_args()
-    print(HEADER)
-    for folder in args.runs:
-        print(row(read_json(folder / "results.json")))
-    return 0
-
+from stackformer.commands import cli
+from stackformer.commands.tables.language import main
 
 if __name__ == "__main__":
     cli.run(main)

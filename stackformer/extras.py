@@ -23,5 +23,6 @@ def require(module: str) -> types.ModuleType:
         extra = _EXTRA_OF[package]
         raise ImportError(
             f"{package} is not installed, and this part needs it: "
-            f"pip install 'stackformer[{extra}]'"
+            f"pip install 'stackformer-jax[{extra}]', or in a clone "
+            f"pip install -e '.[{extra}]'"
         ) from error

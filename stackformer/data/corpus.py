@@ -5,8 +5,8 @@ import os
 
 import numpy as np
 
-from stackformer.data.chunks import cut
-from stackformer.data.text import BUILDERS, fingerprint, load_lines
+from stackformer.data.chunks import cut, pack
+from stackformer.data.text import BUILDERS, documents, fingerprint, load_lines
 from stackformer.data.tokenization import (
     SPECIAL_TOKENS,
     Tokenizer,
@@ -26,12 +26,18 @@ class Corpus:
       tokenizer: a `tokenizers.Tokenizer`.
       text: fingerprint of the text files.
       special_ids: ids of <s>, <pad>, </s>, <unk>, <mask>; empty without masks.
+      segment_ids: of packed chunks, as `pack` gives them; empty where text was cut.
     """
 
     chunks: dict[str, np.ndarray]
     tokenizer: Tokenizer
     text: str
     special_ids: dict[str, int]
+    segment_ids: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def padding(self) -> dict[str, float]:
+        """The share of each split's positions that is padding."""
+        return {split: float(np.mean(x == 0)) for split, x in self.segment_ids.items()}
 
 
 def load_corpus(
@@ -42,6 +48,7 @@ def load_corpus(
     tokenizer_dir: str | os.PathLike | None = None,
     vocab_size: int = 2048,
     length: int = 128,
+    packing: bool = False,
     cache_dir: str | os.PathLike | None = None,
 ) -> Corpus:
     """Reads, tokenises and cuts a text.
@@ -49,7 +56,8 @@ def load_corpus(
     Lines are tokenised with their line ends, one after the other, and joined; the
     stream is cut into chunks and the remainder dropped. For masked language modeling
     a chunk is <s>, T - 2 tokens of text and </s>, as RoBERTa was trained; otherwise it
-    is T tokens of text.
+    is T tokens of text. With `packing` no chunk goes across the end of a document, and
+    a document is cut only where it is longer than a chunk.
 
     Args:
       dataset: "wikitext2" or "ptb".
@@ -59,6 +67,7 @@ def load_corpus(
         BPE is trained on the training text.
       vocab_size: of the trained tokenizer.
       length: T.
+      packing: pack documents into chunks instead of cutting across them.
       cache_dir: see `load_lines`.
     """
     lines = load_lines(dataset, data_dir, cache_dir=cache_dir)
@@ -70,12 +79,23 @@ def load_corpus(
     if masked:
         special = {text: special_id(tokenizer, text) for text in SPECIAL_TOKENS}
         ends = {"first": special["<s>"], "last": special["</s>"]}
-    chunks = {}
+    chunks, segment_ids = {}, {}
     for split, split_lines in lines.items():
         try:
-            stream = encode_lines(tokenizer, split_lines)
-            chunks[split] = cut(stream, length, **ends)
+            if packing:
+                texts = documents(dataset, split_lines)
+                encoded = [encode_lines(tokenizer, text) for text in texts]
+                chunks[split], segment_ids[split] = pack(encoded, length, **ends)
+            else:
+                stream = encode_lines(tokenizer, split_lines)
+                chunks[split] = cut(stream, length, **ends)
         except ValueError as error:
             raise ValueError(f"The {split} text of {data_dir}: {error}") from None
     text = fingerprint(BUILDERS[dataset].find_files(data_dir))
-    return Corpus(chunks=chunks, tokenizer=tokenizer, text=text, special_ids=special)
+    return Corpus(
+        chunks=chunks,
+        tokenizer=tokenizer,
+        text=text,
+        special_ids=special,
+        segment_ids=segment_ids,
+    )

@@ -23,9 +23,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from stackformer import tasks
-from stackformer.tasks.sampling import FROZEN_SEED, frozen_key
+from stackformer.tasks.sampling import FROZEN_SEED, FROZEN_STRINGS, frozen_key
 
-STRINGS_PER_LENGTH = 512
+STRINGS_PER_LENGTH = FROZEN_STRINGS
 # The paper trains on the lengths 1..40 and tests on 41..100.
 LENGTH_RANGES: tuple[tuple[int, int], ...] = ((1, 40), (41, 100))
 # `checksum` of the strings of all lengths, version 1.0.0.
@@ -58,7 +58,7 @@ class DcfConfig(tfds.core.BuilderConfig):
         strings_per_length: number of strings of each length.
     """
 
-    task: tasks.Task | None = None
+    task: tasks.Task
     ranges: tuple[tuple[int, int], ...] = LENGTH_RANGES
     strings_per_length: int = STRINGS_PER_LENGTH
 
@@ -89,6 +89,13 @@ class Dcf(tfds.core.GeneratorBasedBuilder):
     code_path = None
     # Called with a number of strings after they are handed to the writer.
     on_written: Callable[[int], object] | None = None
+
+    @property
+    def builder_config(self) -> DcfConfig:
+        """Which strings the data set has."""
+        config = super().builder_config
+        assert isinstance(config, DcfConfig)
+        return config
 
     def _info(self) -> tfds.core.DatasetInfo:
         task = self.builder_config.task
@@ -149,6 +156,7 @@ def builder(
     """The builder of a task's frozen set; `config` for another set of strings."""
     task = tasks.get(task) if isinstance(task, str) else task
     known = Dcf.builder_configs.get(task.name)
+    assert known is None or isinstance(known, DcfConfig)
     if (
         config is None
         and known is not None
@@ -207,7 +215,9 @@ def load_test_set(
 def read(dataset: Dcf) -> dict[int, tasks.Sample]:
     """The samples of a prepared data set by length; see `load_test_set`."""
     task = dataset.builder_config.task
-    written = dict(dataset.info.metadata)
+    metadata = dataset.info.metadata
+    assert isinstance(metadata, tfds.core.MetadataDict)  # of `Dcf._info`
+    written = dict(metadata)
     if written != _metadata(task):
         raise ValueError(
             f"{dataset.data_dir} was written for another task: expected "
@@ -215,7 +225,8 @@ def read(dataset: Dcf) -> dict[int, tasks.Sample]:
         )
     pairs: dict[int, list[tuple[str, str]]] = {}
     for split in dataset.info.splits:
-        source = dataset.as_data_source(split=split)
+        # TFDS's logging decorator hides the parameters.
+        source = dataset.as_data_source(split=split)  # pyright: ignore[reportCallIssue]
         for record in source.__getitems__(range(len(source))):
             pair = record["input"].decode(), record["output"].decode()
             pairs.setdefault(int(record["length"]), []).append(pair)

@@ -9,10 +9,13 @@ the files: another copy of the text never meets stale records.
 import hashlib
 import os
 import pathlib
+import re
 
 import tensorflow_datasets as tfds
 
 SPLITS = ("train", "valid", "test")
+# An article of WikiText; its sections have two equal signs or more.
+_TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")
 
 
 class _LinesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -144,6 +147,26 @@ def load_lines(
         records = source.__getitems__(range(len(source)))
         lines[split] = [record["text"].decode("utf-8") for record in records]
     return lines
+
+
+def documents(dataset: str, lines: list[str]) -> list[list[str]]:
+    """The lines of a split, grouped into texts that belong together.
+
+    Of WikiText-2 the articles, which begin with a line " = Title = "; of Penn Treebank
+    the sentences, as it has no other marks.
+
+    Example:
+      >>> documents("wikitext2", [" = A = ", " text ", " = = Part = = ", " = B = "])
+      [[' = A = ', ' text ', ' = = Part = = '], [' = B = ']]
+    """
+    if dataset == "ptb":
+        return [[line] for line in lines]
+    texts: list[list[str]] = []
+    for line in lines:
+        if not texts or _TITLE.fullmatch(line.strip()):
+            texts.append([])
+        texts[-1].append(line)
+    return texts
 
 
 def fingerprint(files: dict[str, pathlib.Path]) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from flax import nnx
 
+from stackformer.checks import check_choice
 from stackformer.models.recurrent import (
     NDStackRecurrentConfig,
     RecurrentConfig,
@@ -13,8 +14,9 @@ from stackformer.models.recurrent import (
     StackRecurrentConfig,
     TapeRecurrentConfig,
 )
-from stackformer.models.transformer import StackTransformer
-from stackformer.models.transformer_config import TransformerConfig
+from stackformer.models.transformer.config import TransformerConfig
+from stackformer.models.transformer.model import StackTransformer
+from stackformer.nn.stacks import STACKS
 
 MODES = ("mlm", "alm")
 
@@ -22,8 +24,11 @@ MODES = ("mlm", "alm")
 class TaskSizes(Protocol):
     """What a model must know of a task; every `stackformer.tasks` task has it."""
 
-    vocab_size: int
-    output_size: int
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def output_size(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +49,11 @@ class ModelSpec:
     setting: Callable[[str, str, str], dict[str, Any]]
 
 
-def _transformer(**fixed: Any) -> ModelSpec:
+def _transformer(stack: str | None) -> ModelSpec:
     def setting(name: str, mode: str, positions: str) -> dict[str, Any]:
         return {"causal": mode == "alm", "positions": positions}
 
-    return ModelSpec(StackTransformer, TransformerConfig, fixed, setting)
+    return ModelSpec(StackTransformer, TransformerConfig, {"stack": stack}, setting)
 
 
 def _recurrent(config: type[RecurrentConfig], **fixed: Any) -> ModelSpec:
@@ -69,8 +74,8 @@ def _recurrent(config: type[RecurrentConfig], **fixed: Any) -> ModelSpec:
 
 
 MODELS: dict[str, ModelSpec] = {
-    "stack_transformer": _transformer(stack=True),
-    "transformer": _transformer(stack=False),
+    "stack_transformer": _transformer("superposition"),
+    "transformer": _transformer(None),
     "rnn": _recurrent(RecurrentConfig, controller="rnn"),
     "stack_rnn": _recurrent(StackRecurrentConfig, controller="rnn"),
     "lstm": _recurrent(RecurrentConfig, controller="lstm"),
@@ -87,6 +92,7 @@ def build(
     *,
     mode: str = "mlm",
     positions: str = "none",
+    stack: str | None = None,
     rngs: nnx.Rngs,
 ) -> nnx.Module:
     """A model for a task.
@@ -96,9 +102,12 @@ def build(
         "lstm", "stack_lstm", "tape_rnn" or "ndstack_rnn".
       task: gives the number of token ids and of output classes.
       config: what should differ from the defaults of the model's configuration
-        (`TransformerConfig`, `RecurrentConfig` and its kin), by field name.
+        (`TransformerConfig`, `RecurrentConfig` and its kin), or of its stack's
+        (`SuperpositionConfig` and its kin), by field name.
       mode: "mlm" (masked) or "alm" (autoregressive; transformers only).
       positions: "none", "sincos", "relative", "rotary" or "alibi" (transformers only).
+      stack: the kind of stack of the stack transformer, a name of
+        `stackformer.nn.STACKS`; None is the paper's.
       rngs: the "params" stream initialises the parameters.
 
     Returns:
@@ -115,14 +124,8 @@ def build(
       >>> model.config.hidden_size, model.config.num_stacks
       (256, 2)
     """
-    if name not in MODELS:
-        raise ValueError(
-            f"`name` should be one of {', '.join(MODELS)}, but got {name!r}."
-        )
-    if mode not in MODES:
-        raise ValueError(
-            f"`mode` should be one of {', '.join(MODES)}, but got {mode!r}."
-        )
+    check_choice("name", name, MODELS)
+    check_choice("mode", mode, MODES)
     spec = MODELS[name]
     given = {
         "vocab_size": task.vocab_size,
@@ -130,15 +133,32 @@ def build(
         **spec.fixed,
         **spec.setting(name, mode, positions),
     }
-    overrides = dict(config or {})
-    _check_overrides(name, overrides, given, spec.config)
-    return spec.model(spec.config(**given, **overrides), rngs=rngs)
+    if stack is not None:
+        if given.get("stack") is None:
+            raise ValueError(
+                f"`stack` should be None with the model {name!r}, but got {stack!r}; "
+                "kinds of stacks go with 'stack_transformer'."
+            )
+        check_choice("stack", stack, STACKS)
+        given["stack"] = stack
+    options = dict(config or {})
+    fields = _field_names(spec.config)
+    if given.get("stack") is not None:
+        kind = STACKS[given["stack"]]
+        names = [key for key in options if key not in fields]
+        of_stack = {key: options.pop(key) for key in names if key in _field_names(kind)}
+        given["stack"] = kind(**of_stack)
+        fields = [*fields, *_field_names(kind)]
+    _check_overrides(name, options, given, fields)
+    return spec.model(spec.config(**given, **options), rngs=rngs)
 
 
-def _check_overrides(name, overrides, given, config):
-    allowed = [
-        field.name for field in dataclasses.fields(config) if field.name not in given
-    ]
+def _field_names(config: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(config)]
+
+
+def _check_overrides(name, overrides, given, fields):
+    allowed = [field for field in fields if field not in given]
     wrong = [key for key in overrides if key not in allowed]
     if not wrong:
         return

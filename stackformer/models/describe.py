@@ -22,14 +22,14 @@ def describe(model: nnx.Module) -> str:
       >>> from stackformer import models, tasks
       >>> model = models.build("rnn", tasks.get("RS"), rngs=nnx.Rngs(0))
       >>> print(describe(model))
-      RecurrentModel: 67,842 parameters, 0.26 MiB
+      RecurrentModel: 68,354 parameters, 0.26 MiB
       <BLANKLINE>
       module                       parameters  arrays
-      input                             1,792  bias 256, kernel 6x256
+      input                             2,304  bias 256, kernel 8x256
       memory.controller.recurrent      65,536  kernel 256x256
       output                              514  bias 2, kernel 256x2
       <BLANKLINE>
-      total                            67,842
+      total                            68,354
     """
     rows = _rows(model)
     total = sum(size for _, size, _ in rows)

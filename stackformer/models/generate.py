@@ -1,30 +1,36 @@
-"""Generation: prompts and answers go through one `lax.scan` of decoding steps."""
+"""Generation: prompts are read at once, answers written one symbol after another."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
 
 def generate(
     model: nnx.Module,
-    prompts: jax.Array,
-    prompt_lengths: jax.Array,
+    prompts: jax.Array | np.ndarray,
+    prompt_lengths: jax.Array | np.ndarray,
     num_new: int,
     *,
-    output_tokens: jax.Array | None = None,
+    output_tokens: jax.Array | np.ndarray | None = None,
     key: jax.Array | None = None,
     temperature: float = 0.0,
+    hard: bool = False,
+    needed: jax.Array | int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Continues every prompt by `num_new` symbols.
 
-    One compiled scan reads the prompts and writes the answers, whatever the lengths of
-    the prompts: a row that still has a prompt reads it, another reads what it wrote.
-    The model remembers keys and values (`init_cache`, `decode_step`) and its stacks.
+    One pass reads the prompts as far as the shortest of them goes. Then comes a loop of
+    decoding steps: a row that still has a prompt reads it, another reads what it wrote.
+    The model remembers keys and values and its stacks. (The loop ends with the longest
+    prompt's answer, so that it has no gradient in reverse mode.)
 
     Args:
-      model: a causal model with `init_cache` and `decode_step`.
+      model: a causal model with `init_cache` and `decode_step`, and `prefill` to read
+        prompts at once; without it they are read step by step.
       prompts: token ids, shape (B, P), BOS first, padded at the right end.
       prompt_lengths: how many tokens of each row are real, shape (B,), from 1 to P.
       num_new: how many symbols to write.
@@ -32,6 +38,9 @@ def generate(
         token ids.
       key: random key, for a temperature above 0.
       temperature: 0 writes the most probable symbol, 1 samples from the model.
+      hard: stacks take their most probable action: plain stacks of positions.
+      needed: how many of the `num_new` symbols are wanted, at least 1, a number that
+        may be traced: the others are zeros, and take no time. None is all.
 
     Returns:
       The classes written, shape (B, num_new), and the logits they were chosen from,
@@ -51,36 +60,75 @@ def generate(
     graph, state = nnx.split(model)
     if output_tokens is not None:
         output_tokens = jnp.asarray(output_tokens)
+    if temperature == 0.0:
+        key = None
+    # The temperature is traced: one program serves all that are above zero.
     return _generate(
-        graph, state, prompts, prompt_lengths, output_tokens, key, temperature, num_new
+        graph,
+        state,
+        prompts,
+        prompt_lengths,
+        output_tokens,
+        key,
+        jnp.float32(temperature or 1.0),
+        num_new if needed is None else needed,
+        num_new=num_new,
+        hard=hard,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "temperature", "num_new"))
+@functools.partial(jax.jit, static_argnames=("graph", "num_new", "hard"))
 def _generate(
-    graph, state, prompts, prompt_lengths, output_tokens, key, temperature, num_new
+    graph,
+    state,
+    prompts,
+    prompt_lengths,
+    output_tokens,
+    key,
+    temperature,
+    needed,
+    *,
+    num_new,
+    hard,
 ):
     model = nnx.merge(graph, state)
     batch, width = prompts.shape
     length = width + num_new - 1
     padded = jnp.pad(prompts, ((0, 0), (0, num_new - 1)))
 
-    def step(carry, inputs):
-        cache, written = carry
-        t, given = inputs
-        tokens = jnp.where(t < prompt_lengths, given, written)
-        cache, logits = model.decode_step(cache, tokens)
-        if temperature > 0.0:
+    def write(t, logits):
+        """The symbols after position t: classes, and the tokens that stand for them."""
+        if key is not None:
             step_key = jax.random.fold_in(key, t)
             classes = jax.random.categorical(step_key, logits / temperature)
         else:
             classes = jnp.argmax(logits, axis=-1)
         classes = classes.astype(jnp.int32)
-        written = classes if output_tokens is None else output_tokens[classes]
-        return (cache, written.astype(prompts.dtype)), (classes, logits)
+        tokens = classes if output_tokens is None else output_tokens[classes]
+        return classes, tokens.astype(prompts.dtype)
 
-    start = (model.init_cache(batch, length), jnp.zeros(batch, prompts.dtype))
-    _, (classes, logits) = jax.lax.scan(step, start, (jnp.arange(length), padded.T))
+    def step(t, carry):
+        cache, written, classes, logits = carry
+        tokens = jnp.where(t < prompt_lengths, padded[:, t], written)
+        cache, logits_t = model.decode_step(cache, tokens)
+        classes_t, written = write(t, logits_t)
+        return cache, written, classes.at[t].set(classes_t), logits.at[t].set(logits_t)
+
+    cache = model.init_cache(batch, length, hard=hard)
+    if hasattr(model, "prefill"):
+        start = jnp.min(prompt_lengths).astype(jnp.int32)
+        cache, logits_t = model.prefill(cache, prompts, start)
+    else:
+        start = jnp.int32(1)
+        cache, logits_t = model.decode_step(cache, prompts[:, 0])
+    classes_t, written = write(start - 1, logits_t)
+    classes = jnp.zeros((length, batch), jnp.int32).at[start - 1].set(classes_t)
+    logits = jnp.zeros((length, *logits_t.shape), logits_t.dtype)
+    logits = logits.at[start - 1].set(logits_t)
+    stop = jnp.max(prompt_lengths).astype(jnp.int32) + needed - 1
+    _, _, classes, logits = jax.lax.fori_loop(
+        start, stop, step, (cache, written, classes, logits)
+    )
     # The answer to the last token of a prompt is the first symbol written.
     at = prompt_lengths[None, :] - 1 + jnp.arange(num_new)[:, None]
     classes = jnp.take_along_axis(classes, at, axis=0)
@@ -105,7 +153,7 @@ def _check(model, prompts, prompt_lengths, num_new, key, temperature):
             f"`prompt_lengths` shape should be {prompts.shape[:1]}, but got "
             f"{prompt_lengths.shape}."
         )
-    if not isinstance(prompt_lengths, jax.core.Tracer):
+    if not isinstance(prompt_lengths, Tracer):
         low, high = int(prompt_lengths.min()), int(prompt_lengths.max())
         if low < 1 or high > prompts.shape[1]:
             raise ValueError(
@@ -115,6 +163,8 @@ def _check(model, prompts, prompt_lengths, num_new, key, temperature):
     if num_new < 1:
         raise ValueError(f"`num_new` should be at least 1, but got {num_new}.")
     if temperature < 0.0:
-        raise ValueError(f"`temperature` should not be negative, got {temperature}.")
+        raise ValueError(f"`temperature` should be at least 0, but got {temperature}.")
     if temperature > 0.0 and key is None:
-        raise ValueError("`key` should be given for a temperature above 0.")
+        raise ValueError(
+            f"`key` should be given with temperature={temperature}, but got None."
+        )

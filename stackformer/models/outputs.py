@@ -18,12 +18,15 @@ class Aux:
         stacks.
       stack_actions: the action probabilities that moved the stack, (B, T, A), or
         (B, S, T, A); given actions appear here as given.
-      predicted_actions: what the action head said, of the same shape. The same as
-        `stack_actions` unless actions were given.
+      action_logits: what the action head said, float32, of the same shape; None
+        where actions were given. `action_loss` and entropies are computed from them.
       attention_weights: softmax attention, (B, N, T, T) for N heads.
+      bottom_first: whether position 0 is the bottom of the stacks, as in a
+        transformer; the stacks of recurrent models rest below it.
     """
 
     stack_weights: tuple[jax.Array | None, ...] = ()
     stack_actions: tuple[jax.Array | None, ...] = ()
-    predicted_actions: tuple[jax.Array | None, ...] = ()
+    action_logits: tuple[jax.Array | None, ...] = ()
     attention_weights: tuple[jax.Array | None, ...] = ()
+    bottom_first: bool = dataclasses.field(default=True, metadata={"static": True})

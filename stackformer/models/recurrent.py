@@ -1,14 +1,17 @@
 """The recurrent baselines: RNN and LSTM, alone or with stacks, tapes or an ND stack."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from stackformer import ops
+from stackformer.checks import check_choice, check_positive
+from stackformer.models.layers import ReturnAux
 from stackformer.models.outputs import Aux
-from stackformer.nn.cells import (
+from stackformer.nn.cells.controllers import (
     CONTROLLER_NAMES,
     ControllerName,
     Memory,
@@ -16,12 +19,10 @@ from stackformer.nn.cells import (
     fan_in_init,
     make_controller,
 )
-from stackformer.nn.ndstack_cell import NDStackMemory
-from stackformer.nn.stack_cells import StackMemory
-from stackformer.nn.tape_cell import TapeMemory
-
-# Sizes that may be None: as many as the string needs.
-_OPTIONAL = ("stack_size", "tape_size")
+from stackformer.nn.cells.nondeterministic import NDStackMemory
+from stackformer.nn.cells.stack import StackMemory
+from stackformer.nn.cells.tape import TapeMemory
+from stackformer.nn.stacks.sampling import choose_actions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,12 +42,8 @@ class RecurrentConfig:
     hidden_size: int = 256
 
     def __post_init__(self):
-        if self.controller not in CONTROLLER_NAMES:
-            raise ValueError(
-                f"`controller` should be one of {', '.join(CONTROLLER_NAMES)}, but got "
-                f"{self.controller!r}."
-            )
-        _check_positive(self, "vocab_size", "output_size", "hidden_size")
+        check_choice("controller", self.controller, CONTROLLER_NAMES)
+        check_positive(self, "vocab_size", "output_size", "hidden_size")
 
     def make_memory(self, rngs: nnx.Rngs) -> Memory:
         """The controller with its memory."""
@@ -74,7 +71,7 @@ class StackRecurrentConfig(RecurrentConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_positive(self, "num_stacks", "stack_cell_size", "stack_size")
+        check_positive(self, "num_stacks", "stack_cell_size", "stack_size")
 
     def make_memory(self, rngs: nnx.Rngs) -> Memory:
         """The controller with its stacks."""
@@ -110,7 +107,7 @@ class TapeRecurrentConfig(RecurrentConfig):
     def __post_init__(self):
         super().__post_init__()
         object.__setattr__(self, "write_layers", tuple(self.write_layers))
-        _check_positive(self, "num_tapes", "tape_cell_size", "tape_size")
+        check_positive(self, "num_tapes", "tape_cell_size", "tape_size")
 
     def make_memory(self, rngs: nnx.Rngs) -> Memory:
         """The controller with its tapes."""
@@ -141,7 +138,7 @@ class NDStackRecurrentConfig(RecurrentConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_positive(self, "num_states", "num_symbols")
+        check_positive(self, "num_states", "num_symbols")
 
     def make_memory(self, rngs: nnx.Rngs) -> Memory:
         """The controller with its nondeterministic stack."""
@@ -202,8 +199,9 @@ class RecurrentModel(nnx.Module):
         *,
         mask: jax.Array | None = None,
         rngs: nnx.Rngs | None = None,
-        return_aux: bool = False,
-    ) -> jax.Array | tuple[jax.Array, Aux]:
+        hard: bool | jax.Array = False,
+        return_aux: ReturnAux = False,
+    ) -> Any:
         """Logits at every position.
 
         Args:
@@ -211,7 +209,10 @@ class RecurrentModel(nnx.Module):
           mask: True at real tokens, shape (B, T); None where all are. A padded position
             changes neither the hidden state nor the memory.
           rngs: taken as all models do; there is no dropout here.
-          return_aux: return what the memory did too. `stack_actions` holds the action
+          hard: the memory takes the most probable action; may be traced. The
+            nondeterministic stack has no hard actions.
+          return_aux: return what the memory did too; "actions" leaves out
+            `stack_weights`, which cost extra. `stack_actions` holds the action
             probabilities, (B, T, A), or (B, S, T, A) with several stacks or tapes:
             push, pop, no-op of a stack; `TapeAction` of a tape; all pushes, all pops,
             all replaces of the nondeterministic stack. For a stack, `stack_weights`
@@ -227,30 +228,35 @@ class RecurrentModel(nnx.Module):
             self.input(jax.nn.one_hot(tokens.T, self.config.vocab_size)),
             mask=mask.T,
             input_lengths=self._input_lengths(tokens, mask),
+            hard=hard,
         )
         logits = jnp.swapaxes(self.output(jax.nn.relu(hidden)), 0, 1)
-        return (logits, self._aux(actions, mask)) if return_aux else logits
+        if not return_aux:
+            return logits
+        return logits, self._aux(actions, mask, hard, return_aux is True)
 
     def _input_lengths(self, tokens, mask):
         first = getattr(self.config, "num_special_tokens", 0)
         return jnp.sum(mask & (tokens >= first), axis=-1)
 
-    def _aux(self, actions, mask):
-        """From actions (T, B, S, A), or None."""
-        if actions is None:
-            return Aux(stack_weights=(None,), stack_actions=(None,))
-        actions = jnp.moveaxis(actions, 0, 2)  # (B, S, T, A)
-        weights = None
-        if isinstance(self.memory, StackMemory):
-            weights = _stack_weights(actions, mask)
-        if actions.shape[1] == 1:
-            actions = actions[:, 0]
-            weights = None if weights is None else weights[:, 0]
+    def _aux(self, logits, mask, hard, return_weights):
+        """From action logits (T, B, S, A), or None."""
+        weights = actions = None
+        if logits is not None:
+            logits = jnp.moveaxis(logits, 0, 2)  # (B, S, T, A)
+            actions = choose_actions(logits, hard=hard)
+            if isinstance(self.memory, StackMemory) and return_weights:
+                weights = _stack_weights(actions, mask)
+            if logits.shape[1] == 1:
+                weights, actions, logits = jax.tree.map(
+                    lambda leaf: leaf[:, 0], (weights, actions, logits)
+                )
         return Aux(
             stack_weights=(weights,),
             stack_actions=(actions,),
-            predicted_actions=(actions,),
+            action_logits=(logits,),
             attention_weights=(None,),
+            bottom_first=False,
         )
 
 
@@ -277,14 +283,3 @@ def _check_inputs(tokens, mask):
             f"{mask.shape}."
         )
     return tokens, mask.astype(bool)
-
-
-def _check_positive(config, *names):
-    for name in names:
-        value = getattr(config, name)
-        if value is None and name in _OPTIONAL:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(
-                f"`{name}` should be an integer of at least 1, but got {value!r}."
-            )

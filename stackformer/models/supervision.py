@@ -1,11 +1,13 @@
 """Structural supervision: a loss on the action heads of a model with stacks."""
 
+import functools
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from stackformer.models.outputs import Aux
+from stackformer.nn.stacks import entropy
 
 
 def action_loss(
@@ -16,8 +18,11 @@ def action_loss(
 ) -> jax.Array:
     """Cross-entropy of the action heads against given actions: structural supervision.
 
-    The mean over layers and over real positions from 1 on (the stack ignores what is
-    said at position 0) of -sum_a targets(a) log predicted(a).
+    The mean over layers and over real positions of -sum_a targets(a) log softmax(z)(a),
+    from the logits z, so that its gradient never vanishes. A transformer's stack
+    ignores what is said at position 0, its bottom, which does not count; the stack of a
+    recurrent model rests below position 0, so there all positions count
+    (`Aux.bottom_first`).
 
     Args:
       aux: of a forward pass with return_aux="actions" (or True).
@@ -39,26 +44,57 @@ def action_loss(
       >>> bool(action_loss(aux, actions) > 0)
       True
     """
-    if not isinstance(targets, (list, tuple)):
-        targets = [targets] * len(aux.predicted_actions)
-    if len(targets) != len(aux.predicted_actions):
+    if not isinstance(targets, Sequence):
+        targets = [targets] * len(aux.action_logits)
+    if len(targets) != len(aux.action_logits):
         raise ValueError(
             "`targets` should have one entry for each of the "
-            f"{len(aux.predicted_actions)} layers, but got {len(targets)}."
+            f"{len(aux.action_logits)} layers, but got {len(targets)}."
         )
     losses = []
-    for predicted, target in zip(aux.predicted_actions, targets, strict=True):
+    for predicted, target in zip(aux.action_logits, targets, strict=True):
         if predicted is None or target is None:
             continue
-        tiny = jnp.finfo(predicted.dtype).tiny
-        loss = -jnp.sum(target * jnp.log(jnp.maximum(predicted, tiny)), axis=-1)
-        counts = jnp.ones_like(loss).at[..., 0].set(0.0)
-        if mask is not None:
-            counts *= mask if loss.ndim == 2 else mask[:, None, :]
-        losses.append(jnp.sum(loss * counts) / jnp.maximum(jnp.sum(counts), 1.0))
+        loss = -jnp.sum(target * jax.nn.log_softmax(predicted), axis=-1)
+        losses.append(_mean_over_actions(loss, aux, mask))
     if not losses:
         raise ValueError(
             "`aux` has no predicted actions for these targets; call the model with "
             "return_aux='actions' and give targets for a layer with a stack."
         )
-    return sum(losses) / len(losses)
+    return functools.reduce(jnp.add, losses) / len(losses)
+
+
+def action_entropies(
+    aux: Aux, *, mask: jax.Array | None = None
+) -> list[jax.Array | None]:
+    """Mean entropy of each layer's predicted actions, in nats; None without a stack.
+
+    0 is a hard stack, log 3 = 1.1 one that does everything at once. The mean is over
+    the positions that `action_loss` counts.
+
+    Args:
+      aux: of a forward pass with return_aux="actions" (or True).
+      mask: True at real positions, shape (B, T).
+    """
+    return [
+        None if logits is None else _mean_over_actions(entropy(logits), aux, mask)
+        for logits in aux.action_logits
+    ]
+
+
+def action_counts(
+    shape: tuple[int, ...], aux: Aux, mask: jax.Array | None
+) -> jax.Array:
+    """1.0 where a predicted action moves a stack, (B, T) or (B, S, T), else 0.0."""
+    counts = jnp.ones(shape)
+    if aux.bottom_first:
+        counts = counts.at[..., 0].set(0.0)
+    if mask is not None:
+        counts *= mask if len(shape) == 2 else mask[:, None, :]
+    return counts
+
+
+def _mean_over_actions(x: jax.Array, aux: Aux, mask: jax.Array | None) -> jax.Array:
+    counts = action_counts(x.shape, aux, mask)
+    return jnp.sum(x * counts) / jnp.maximum(jnp.sum(counts), 1.0)

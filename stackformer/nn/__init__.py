@@ -1,14 +1,45 @@
 """Flax NNX modules."""
 
-from stackformer.nn.attention import MultiHeadAttention as MultiHeadAttention
-from stackformer.nn.blocks import FeedForward as FeedForward
-from stackformer.nn.blocks import TransformerBlock as TransformerBlock
-from stackformer.nn.cells import LSTMCell as LSTMCell
-from stackformer.nn.cells import NoMemory as NoMemory
-from stackformer.nn.cells import RNNCell as RNNCell
-from stackformer.nn.ndstack_cell import NDStackMemory as NDStackMemory
-from stackformer.nn.positions import POSITIONS as POSITIONS
-from stackformer.nn.stack import StackAttention as StackAttention
-from stackformer.nn.stack_cells import StackMemory as StackMemory
-from stackformer.nn.tape_cell import TapeAction as TapeAction
-from stackformer.nn.tape_cell import TapeMemory as TapeMemory
+from stackformer.nn.attention import MultiHeadAttention
+from stackformer.nn.block import TransformerBlock
+from stackformer.nn.cells import (
+    LSTMCell,
+    NDStackMemory,
+    NoMemory,
+    RNNCell,
+    StackMemory,
+    TapeAction,
+    TapeMemory,
+)
+from stackformer.nn.feed_forward import FeedForward
+from stackformer.nn.positions import POSITIONS
+from stackformer.nn.stacks import (
+    STACKS,
+    Stack,
+    StackAttention,
+    StackConfig,
+    StackOutput,
+    SuperpositionConfig,
+    stack_config,
+)
+
+__all__ = [
+    "POSITIONS",
+    "STACKS",
+    "FeedForward",
+    "LSTMCell",
+    "MultiHeadAttention",
+    "NDStackMemory",
+    "NoMemory",
+    "RNNCell",
+    "Stack",
+    "StackAttention",
+    "StackConfig",
+    "StackMemory",
+    "StackOutput",
+    "SuperpositionConfig",
+    "TapeAction",
+    "TapeMemory",
+    "TransformerBlock",
+    "stack_config",
+]

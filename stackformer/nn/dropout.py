@@ -5,14 +5,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 
-def dropout_key(rngs: nnx.Rngs | None, rate: float) -> jax.Array | None:
-    """One key for a whole forward pass, or None where nothing is to be dropped.
+def forward_key(rngs: nnx.Rngs | None) -> jax.Array | None:
+    """One key for all that is random in a forward pass; None makes nothing random.
 
     Example:
-      >>> dropout_key(None, 0.1) is None
+      >>> forward_key(None) is None
       True
     """
-    if rngs is None or rate == 0.0:
+    if rngs is None:
         return None
     if "dropout" not in rngs and "default" not in rngs:
         raise ValueError(

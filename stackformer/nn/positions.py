@@ -1,19 +1,22 @@
-"""The positional encodings of the paper's appendix C, as functions of positions.
+"""The positional encodings of the paper's appendix C: one class each.
 
 Nothing here is a table: every encoding is computed for the positions asked for, so a
 length never seen in training cannot be out of range.
 
-    none      nothing.
-    sincos    `sinusoids`, added to the embeddings (Vaswani et al., 2017).
-    relative  `RelativePositions`: Transformer-XL's four terms (Dai et al., 2019).
-    rotary    `rotate`, applied to queries and keys (Su et al., 2021).
-    alibi     `alibi_bias`, added to the attention logits (Press et al., 2022).
+    none      `Positions`: nothing.
+    sincos    `Sincos`: sinusoids added to the embeddings (Vaswani et al., 2017).
+    relative  `Relative`: Transformer-XL's four terms (Dai et al., 2019).
+    rotary    `Rotary`: queries and keys are rotated (Su et al., 2021).
+    alibi     `Alibi`: a bias on the attention logits (Press et al., 2022).
 
-Legend: T query positions, S key positions, N heads, H features of a head, D = N * H.
+A new encoding is a subclass of `Positions` and a line in `POSITIONS`.
+
+Legend: B batch, T query positions, S key positions, N heads, H features of a head,
+D = N * H.
 """
 
 import math
-from typing import Literal
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +24,34 @@ import numpy as np
 from flax import nnx
 from jax.nn import initializers
 
-Positions = Literal["none", "sincos", "relative", "rotary", "alibi"]
+Array = jax.Array
 
-POSITIONS: tuple[Positions, ...] = ("none", "sincos", "relative", "rotary", "alibi")
+
+def string_positions(length: int, segment_ids: Array | None = None) -> Array:
+    """0, 1, 2, ... from the start of every string: (1, T), or (B, T) with segments.
+
+    Example:
+      >>> print(string_positions(5, jnp.array([[7, 7, 8, 8, 8]])))
+      [[0 1 0 1 2]]
+    """
+    at = jnp.arange(length)[None, :]
+    if segment_ids is None:
+        return at
+    return at - jax.lax.cummax(jnp.where(_changes(segment_ids), at, 0), axis=1)
+
+
+def string_numbers(segment_ids: Array) -> Array:
+    """0, 1, 2, ... for the strings of a row, (B, T): an id may come back later.
+
+    Example:
+      >>> print(string_numbers(jnp.array([[7, 7, 8, 7, 7]])))
+      [[0 0 1 2 2]]
+    """
+    return jnp.cumsum(_changes(segment_ids), axis=1)
+
+
+def _changes(segment_ids: Array) -> Array:
+    return jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
 
 
 def _angles(positions: jax.Array, count: int, max_wavelength: float) -> jax.Array:
@@ -122,9 +150,11 @@ def alibi_bias(
 ) -> jax.Array:
     """ALiBi's addition to the attention logits: a penalty linear in the distance.
 
-    Causal: -m_n (i - j) for keys j <= i. Not causal: -m_n |i - j|, with half a step
-    given back to the keys on the left, m_n (1/2 - (i - j)) for j < i: without it a head
-    could not tell left from right. So does the benchmark of Deletang et al. (2023).
+    Causal: -m_n (i - j) for keys j <= i, as its authors have it. Not causal:
+    -m_n |i - j|, with half a step given back to the keys on the left,
+    m_n (1/2 - (i - j)) for j < i: without it a head could not tell left from right.
+    The benchmark of Deletang et al. (2023) does the latter in both cases, so its causal
+    ALiBi differs from this one by half a step.
 
     Args:
       query_positions: i, shape (T,).
@@ -147,33 +177,144 @@ def alibi_bias(
     return jnp.asarray(alibi_slopes(num_heads))[:, None, None] * steps[None]
 
 
-def relative_shift(x: jax.Array) -> jax.Array:
+def relative_shift(x: Array, num_keys: int) -> Array:
     """Turns columns that stand for distances into columns that stand for keys.
 
-    Column c of `x` belongs to the distance i - j = T - 1 - c, from T - 1 down to
-    -(C - T). The result has at (i, j) what x has for distance i - j, that is column
+    Column c of row i belongs to the distance T - 1 - c + first, from the farthest key
+    on the left of the last query downwards; the result has at (i, j) column
     T - 1 - i + j. Each row moves by one step more than the row below it, which is one
     reshape of the padded array (Dai et al., 2019, appendix B).
 
     Args:
-      x: shape (..., T, C) with C = T for causal attention (entries of keys on the right
-        are then meaningless and have to be masked), or C = 2T - 1 for both directions.
+      x: shape (..., T, C). C = T + S - 1 covers every pair. With C = T = S only keys on
+        the left are covered (causal attention); the others' entries are meaningless
+        and have to be masked.
+      num_keys: S.
 
     Returns:
-      Shape (..., T, T).
+      Shape (..., T, S).
 
     Example:
-      >>> print(relative_shift(jnp.array([[1, 0, -1], [1, 0, -1]])))
+      >>> print(relative_shift(jnp.array([[1, 0, -1], [1, 0, -1]]), 2))
       [[ 0 -1]
        [ 1  0]]
     """
     *batch, length, columns = x.shape
     x = jnp.pad(x, [(0, 0)] * (len(batch) + 1) + [(1, 0)])
     x = x.reshape(*batch, columns + 1, length)[..., 1:, :]
-    return x.reshape(*batch, length, columns)[..., :length]
+    return x.reshape(*batch, length, columns)[..., :num_keys]
 
 
-class RelativePositions(nnx.Module):
+class Positions(nnx.Module):
+    """No positions; the base of the others, and all that attention knows of them.
+
+    Args:
+      features: D.
+      num_heads: N.
+      causal: whether a position attends to its past alone.
+      max_wavelength: of the sinusoids.
+      dtype, param_dtype, kernel_init, rngs: of what an encoding learns.
+    """
+
+    name: ClassVar[str] = "none"
+    # Whether `embed` changes embeddings (dropout then acts on them too).
+    embeds: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        features: int,
+        num_heads: int,
+        *,
+        causal: bool = False,
+        max_wavelength: float = 10_000.0,
+        dtype: jax.typing.DTypeLike | None = None,
+        param_dtype: jax.typing.DTypeLike = jnp.float32,
+        kernel_init: initializers.Initializer | None = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        self.features = features
+        self.num_heads = num_heads
+        self.causal = causal
+        self.max_wavelength = max_wavelength
+        self.check(features, num_heads)
+
+    @classmethod
+    def check(cls, features: int, num_heads: int) -> None:
+        """Raises ValueError where these sizes do not fit the encoding."""
+
+    @classmethod
+    def embed(cls, h: Array, positions: Array, *, max_wavelength: float) -> Array:
+        """Embeddings (..., D) with their positions, which broadcast to (...)."""
+        return h
+
+    def rotate(self, q: Array, k: Array, positions: Array) -> tuple[Array, Array]:
+        """Queries and keys (B, N, T, H) as they enter the product; positions (T,)."""
+        return q, k
+
+    def table(self, length: int) -> Array | None:
+        """What `bias` needs to know of distances below `length`; decoding keeps it."""
+        return None
+
+    def bias(
+        self, q: Array, first: int | Array, num_keys: int, table: Array | None
+    ) -> Array | None:
+        """Additions to the attention logits, float32, broadcast to (B, N, T, S).
+
+        Args:
+          q: queries at the positions first, first + 1, ..., before `rotate`,
+            (B, N, T, H).
+          first: a number, or a traced scalar.
+          num_keys: S; keys are at the positions 0..S-1.
+          table: `table(length)` with length >= S.
+        """
+        return None
+
+
+class Sincos(Positions):
+    """Sinusoids of the absolute position, added to the embeddings."""
+
+    name = "sincos"
+    embeds = True
+
+    @classmethod
+    def check(cls, features: int, num_heads: int) -> None:
+        _check_even("features", features, cls.name)
+
+    @classmethod
+    def embed(cls, h: Array, positions: Array, *, max_wavelength: float) -> Array:
+        encodings = sinusoids(positions, h.shape[-1], max_wavelength=max_wavelength)
+        return h + encodings.astype(h.dtype)
+
+
+class Rotary(Positions):
+    """Queries and keys turned by an angle that grows with the position: `rotate`."""
+
+    name = "rotary"
+
+    @classmethod
+    def check(cls, features: int, num_heads: int) -> None:
+        _check_even("features / num_heads", features // num_heads, cls.name)
+
+    def rotate(self, q: Array, k: Array, positions: Array) -> tuple[Array, Array]:
+        options = {"max_wavelength": self.max_wavelength}
+        return rotate(q, positions, **options), rotate(k, positions, **options)
+
+
+class Alibi(Positions):
+    """A penalty on the attention logits, linear in the distance: `alibi_bias`."""
+
+    name = "alibi"
+
+    def bias(
+        self, q: Array, first: int | Array, num_keys: int, table: Array | None
+    ) -> Array:
+        queries = first + jnp.arange(q.shape[-2])
+        return alibi_bias(
+            queries, jnp.arange(num_keys), self.num_heads, causal=self.causal
+        )[None]
+
+
+class Relative(Positions):
     """Transformer-XL's relative positions for one attention sub-layer.
 
     The attention logit of query i and key j is, before the division by sqrt(H),
@@ -181,57 +322,78 @@ class RelativePositions(nnx.Module):
         (q_i + u) . k_j + (q_i + v) . W_R s(i - j)
 
     with s the sinusoids of the distance (negative for keys on the right) and learned
-    u, v (N, H) and W_R (D, D). This module holds them and computes the second term.
+    u, v (N, H) and W_R (D, D).
     """
 
-    def __init__(
-        self,
-        features: int,
-        num_heads: int,
-        *,
-        max_wavelength: float = 10_000.0,
-        dtype: jax.typing.DTypeLike | None = None,
-        param_dtype: jax.typing.DTypeLike = jnp.float32,
-        kernel_init: initializers.Initializer,
-        rngs: nnx.Rngs,
-    ):
-        self.num_heads = num_heads
-        self.features = features
-        self.max_wavelength = max_wavelength
-        bias_shape = (num_heads, features // num_heads)
-        bias_init = initializers.normal(0.02)
-        self.content_bias = nnx.Param(bias_init(rngs.params(), bias_shape, param_dtype))
-        self.position_bias = nnx.Param(
-            bias_init(rngs.params(), bias_shape, param_dtype)
-        )
+    name = "relative"
+
+    def __init__(self, features: int, num_heads: int, **options):
+        super().__init__(features, num_heads, **options)
+        rngs, param_dtype = options["rngs"], options.get("param_dtype", jnp.float32)
+        shape = (num_heads, features // num_heads)
+        init = initializers.normal(0.02)
+        self.content_bias = nnx.Param(init(rngs.params(), shape, param_dtype))
+        self.position_bias = nnx.Param(init(rngs.params(), shape, param_dtype))
         self.projection = nnx.Linear(
             features,
             features,
             use_bias=False,
-            dtype=dtype,
+            dtype=options.get("dtype"),
             param_dtype=param_dtype,
-            kernel_init=kernel_init,
+            kernel_init=options["kernel_init"],
             rngs=rngs,
         )
 
-    def keys(self, distances: jax.Array) -> jax.Array:
-        """W_R s(distance), shape (N, C, H) for distances of shape (C,)."""
+    @classmethod
+    def check(cls, features: int, num_heads: int) -> None:
+        _check_even("features", features, cls.name)
+
+    def rotate(self, q: Array, k: Array, positions: Array) -> tuple[Array, Array]:
+        return q + _per_head(self.content_bias, q.dtype), k
+
+    def table(self, length: int) -> Array:
+        """W_R s(d) for d from length - 1 down to 1 - length, (N, 2 length - 1, H)."""
+        return self._keys(jnp.arange(length - 1, -length, -1))
+
+    def bias(
+        self, q: Array, first: int | Array, num_keys: int, table: Array | None
+    ) -> Array:
+        length, head = q.shape[-2:]
+        if table is None:  # a whole string: causal attention needs no keys on the right
+            last = -1 if self.causal else -length
+            keys = self._keys(jnp.arange(length - 1, last, -1))
+        else:
+            # From the distance of the last query to key 0 down to that of the first
+            # query to key S - 1.
+            start = (table.shape[1] - 1) // 2 - (first + length - 1)
+            keys = jax.lax.dynamic_slice_in_dim(
+                table, start, length + num_keys - 1, axis=1
+            )
+        biased = q + _per_head(self.position_bias, q.dtype)
+        logits = jnp.einsum("bnth,nch->bntc", biased, keys.astype(q.dtype))
+        logits = relative_shift(logits, num_keys).astype(jnp.float32)
+        return logits / math.sqrt(head)
+
+    def _keys(self, distances: Array) -> Array:
         encodings = sinusoids(
             distances, self.features, max_wavelength=self.max_wavelength
         )
         keys = self.projection(encodings)
         return keys.reshape(len(distances), self.num_heads, -1).transpose(1, 0, 2)
 
-    def logits(self, queries: jax.Array, *, causal: bool) -> jax.Array:
-        """(q_i + v) . W_R s(i - j) for all i, j < T; queries (B, N, T, H)."""
-        length = queries.shape[-2]
-        last = -1 if causal else -length
-        keys = self.keys(jnp.arange(length - 1, last, -1)).astype(queries.dtype)
-        return relative_shift(
-            jnp.einsum("bnth,nch->bntc", queries + self.bias(1, queries.dtype), keys)
-        )
 
-    def bias(self, which: int, dtype: jax.typing.DTypeLike) -> jax.Array:
-        """u (0) or v (1) with shape (1, N, 1, H)."""
-        bias = (self.content_bias, self.position_bias)[which]
-        return bias[...].astype(dtype)[None, :, None, :]
+# Every encoding by name; "none" first, the paper's default.
+POSITIONS: dict[str, type[Positions]] = {
+    kind.name: kind for kind in (Positions, Sincos, Relative, Rotary, Alibi)
+}
+
+
+def _per_head(bias: nnx.Param, dtype: jax.typing.DTypeLike) -> Array:
+    return bias[...].astype(dtype)[None, :, None, :]
+
+
+def _check_even(what: str, size: int, name: str) -> None:
+    if size % 2:
+        raise ValueError(
+            f"`{what}` should be even with positions={name!r}, but got {size}."
+        )

@@ -1,8 +1,21 @@
-"""Stack attention as pure functions, one file for each form; see README.md."""
+"""Pure functions, one folder for each op."""
 
-from stackformer.ops.api import StackAction as StackAction
-from stackformer.ops.api import stack_attention as stack_attention
-from stackformer.ops.api import stack_attention_weights as stack_attention_weights
-from stackformer.ops.dispatch import describe_dispatch as describe_dispatch
-from stackformer.ops.recurrent import init_stack_state as init_stack_state
-from stackformer.ops.recurrent import stack_step as stack_step
+from stackformer.ops.stack_attention import (
+    StackAction,
+    describe_dispatch,
+    init_stack_state,
+    resize_stack_state,
+    stack_attention,
+    stack_attention_weights,
+    stack_step,
+)
+
+__all__ = [
+    "StackAction",
+    "describe_dispatch",
+    "init_stack_state",
+    "resize_stack_state",
+    "stack_attention",
+    "stack_attention_weights",
+    "stack_step",
+]

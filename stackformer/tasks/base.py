@@ -10,10 +10,13 @@ import abc
 import dataclasses
 import functools
 import operator
+from typing import SupportsIndex
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+from numpy.typing import ArrayLike
 
 from stackformer.tasks.vocabulary import END, SPECIAL_SYMBOLS, tokenize, untokenize
 
@@ -36,10 +39,10 @@ class Sample:
         length: () int32, the length of the strings.
     """
 
-    inputs: jax.Array
-    outputs: jax.Array
-    output_mask: jax.Array
-    length: jax.Array
+    inputs: jax.Array | np.ndarray
+    outputs: jax.Array | np.ndarray
+    output_mask: jax.Array | np.ndarray
+    length: jax.Array | np.ndarray
 
 
 class Task(abc.ABC):
@@ -134,7 +137,7 @@ class Task(abc.ABC):
         batch_size = _positive("batch_size", batch_size)
         if max_length is not None:
             max_length = _positive("max_length", max_length)
-        if isinstance(length, jax.core.Tracer):
+        if isinstance(length, Tracer):
             if max_length is None:
                 raise ValueError(
                     "length is a traced value, so max_length (the width of the "
@@ -156,8 +159,7 @@ class Task(abc.ABC):
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """The readable symbol of every token id; see `tasks.vocabulary`."""
-        new = tuple(s for s in self.output_symbols if s not in self.input_symbols)
-        return SPECIAL_SYMBOLS + self.input_symbols + new
+        return SPECIAL_SYMBOLS + self.input_symbols + self.output_symbols
 
     @property
     def vocab_size(self) -> int:
@@ -172,18 +174,20 @@ class Task(abc.ABC):
     @property
     def input_tokens(self) -> np.ndarray:
         """Token id of every input symbol, int32."""
-        return _positions(self.input_symbols, self.vocabulary)
+        first = len(SPECIAL_SYMBOLS)
+        return np.arange(first, first + len(self.input_symbols), dtype=np.int32)
 
     @property
     def output_tokens(self) -> np.ndarray:
         """Token id of every output class, int32."""
-        return _positions(self.output_symbols, self.vocabulary)
+        first = len(SPECIAL_SYMBOLS) + len(self.input_symbols)
+        return np.arange(first, first + len(self.output_symbols), dtype=np.int32)
 
     def encode(self, text: str) -> np.ndarray:
         """Indices of an input string: `encode("abb")` of RS is [0, 1, 1]."""
         return tokenize(text, self.input_symbols, f"{self.name} input")
 
-    def decode(self, inputs: np.ndarray) -> str:
+    def decode(self, inputs: ArrayLike) -> str:
         """The readable string of (length,) input indices; inverse of `encode`."""
         return untokenize(inputs, self.input_symbols)
 
@@ -191,11 +195,11 @@ class Task(abc.ABC):
         """Classes of an answer written with the output symbols."""
         return tokenize(text, self.output_symbols, f"{self.name} output")
 
-    def decode_output(self, outputs: np.ndarray) -> str:
+    def decode_output(self, outputs: ArrayLike) -> str:
         """The readable answer of (length,) classes; inverse of `encode_output`."""
         return untokenize(outputs, self.output_symbols)
 
-    def decode_tokens(self, tokens: np.ndarray) -> str:
+    def decode_tokens(self, tokens: ArrayLike) -> str:
         """The readable form of (T,) token ids as a model reads them."""
         return untokenize(tokens, self.vocabulary)
 
@@ -212,10 +216,11 @@ class Task(abc.ABC):
             for x, y, m in zip(inputs, outputs, mask, strict=True)
         ]
 
+    def check_form(self, symbols: list[str]) -> None:  # noqa: B027
+        """Raises `ValueError` where symbols of the alphabet are no string."""
+
     def answer(self, text: str) -> str:
         """The answer to one readable string of the task's form.
-
-        Only the alphabet is checked, not the grammar.
 
         Example:
             >>> from stackformer import tasks
@@ -225,18 +230,34 @@ class Task(abc.ABC):
         inputs = self.encode(text)
         if not inputs.size:
             raise ValueError(f"{self.name} input must not be empty, got {text!r}")
+        self.check_form([self.input_symbols[i] for i in inputs])
         outputs, mask = _answers(self, inputs[None], inputs.size)
         return self.decode_output(np.asarray(outputs)[np.asarray(mask)])
+
+    def _identity(self) -> tuple:
+        """What a task is: its class and its parameters.
+
+        A parameter that cannot be hashed leaves a task equal to itself only.
+        """
+        identity = type(self), tuple(sorted(vars(self).items()))
+        try:
+            hash(identity)
+        except TypeError:
+            return type(self), id(self)
+        return identity
+
+    def __eq__(self, other: object) -> bool:
+        # Equal tasks share their compiled programs.
+        return isinstance(other, Task) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
 
-def _positions(symbols: tuple[str, ...], vocabulary: tuple[str, ...]) -> np.ndarray:
-    return np.asarray([vocabulary.index(symbol) for symbol in symbols], np.int32)
-
-
-def _positive(argument: str, value: int) -> int:
+def _positive(argument: str, value: SupportsIndex) -> int:
     try:
         number = operator.index(value)
     except TypeError:

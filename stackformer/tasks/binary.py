@@ -15,7 +15,7 @@ END_CLASS = 2
 
 
 def operands(
-    key: jax.Array, batch_size: int, length: jax.Array, max_length: int
+    key: jax.Array, batch_size: int, length: int | jax.Array, max_length: int
 ) -> jax.Array:
     """Strings "first operator second" of two positive numbers, shape (B, max_length).
 

@@ -14,6 +14,8 @@ operator uniform: the distribution of Deletang et al. (2023).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +64,7 @@ def _move(stack: jax.Array, item: jax.Array, push: jax.Array, pop: jax.Array):
 
 
 def grow(
-    bits: jax.Array, length: jax.Array, modulus: int, num_operators: int
+    bits: jax.Array, length: int | jax.Array, modulus: int, num_operators: int
 ) -> jax.Array:
     """Random expressions of one length.
 
@@ -184,6 +186,35 @@ def evaluate(codes: jax.Array, modulus: int) -> jax.Array:
     state = zeros, zeros, zeros, jnp.zeros((batch_size,), bool), stack
     (total, term, *_), _ = jax.lax.scan(step, state, codes.T)
     return (total + term) % modulus
+
+
+def check_expression(symbols: Sequence[str]) -> None:
+    """Raises `ValueError` unless this is an expression that `evaluate` can read.
+
+    >>> check_expression("(1+2)*-3")
+    >>> check_expression("(1+2")
+    Traceback (most recent call last):
+    ValueError: an expression should close its brackets, but got '(1+2'
+    """
+    depth, after_value, text = 0, False, "".join(symbols)
+    for symbol in symbols:
+        if symbol == "(" and not after_value:
+            depth += 1
+        elif symbol == ")" and after_value and depth:
+            depth -= 1
+        elif symbol in OPERATORS and (after_value or symbol == "-"):
+            after_value = False
+        elif symbol not in (*OPERATORS, "(", ")") and not after_value:
+            after_value = True
+        else:
+            raise ValueError(
+                f"an expression should not have {symbol!r} where it stands, but got "
+                f"{text!r}"
+            )
+    if not after_value:
+        raise ValueError(f"an expression should end with a value, but got {text!r}")
+    if depth:
+        raise ValueError(f"an expression should close its brackets, but got {text!r}")
 
 
 def value_probabilities(modulus: int, max_length: int) -> np.ndarray:

@@ -2,11 +2,11 @@
 
 With x the input of length n, y the answer of length m, and T = 1 + L + M:
 
-    mlm   <bos> x_1 .. x_n <mask> <mask> .. <mask>  <pad> ..
-    alm   <bos> x_1 .. x_n <sep>   y_1   .. y_{m-1} <pad> ..
+    mlm   <bos> x_1 .. x_n <sep> <mask> .. <mask>  <pad> ..
+    alm   <bos> x_1 .. x_n <sep>   y_1  .. y_{m-1} <pad> ..
 
 In both settings position n + j (counting <bos> as 0) predicts y_j, j = 1..m: the
-j-th mask in the first, the symbol before y_j in the second.
+separator predicts y_1, and a mask (the symbol before y_j) every other y_j.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def frame(task: Task, sample: Sample, mode: str) -> Framed:
         >>> task.decode_sample(sample)
         [('ba', 'ab')]
         >>> task.decode_tokens(tasks.frame(task, sample, "mlm").tokens[0])
-        '<bos> b a <mask> <mask> <pad> <pad>'
+        '<bos> b a <sep> <mask> <pad> <pad>'
         >>> task.decode_tokens(tasks.frame(task, sample, "alm").tokens[0])
         '<bos> b a <sep> a <pad> <pad>'
     """
@@ -74,10 +74,11 @@ def _frame(task: Task, mode: str, sample: Sample) -> Framed:
     batch_size, max_length = sample.inputs.shape
     max_output = sample.outputs.shape[1]
     position = jnp.arange(1 + max_length + max_output)
-    first = sample.length + 1
+    length = jnp.asarray(sample.length)
+    first = length + 1
     answer = position - first
     is_input = (position >= 1) & (position < first)
-    is_answer = (answer >= 0) & (answer < task.output_length(sample.length))
+    is_answer = (answer >= 0) & (answer < task.output_length(length))
 
     shape = (batch_size, position.size)
     x = jnp.asarray(task.input_tokens)[sample.inputs]
@@ -86,15 +87,16 @@ def _frame(task: Task, mode: str, sample: Sample) -> Framed:
         asked = jnp.full(shape, MASK)
     else:
         y = jnp.asarray(task.output_tokens)[sample.outputs]
-        shifted = y[:, jnp.clip(answer - 1, 0, max_output - 1)]
-        asked = jnp.where((answer == 0)[None, :], SEP, shifted)
+        asked = y[:, jnp.clip(answer - 1, 0, max_output - 1)]
+    asked = jnp.where((answer == 0)[None, :], SEP, asked)
     tokens = jnp.where(is_input[None, :], x, PAD)
     tokens = jnp.where(is_answer[None, :], asked, tokens)
     tokens = jnp.where((position == 0)[None, :], BOS, tokens).astype(jnp.int32)
 
     here = jnp.clip(answer, 0, max_output - 1)
     targets = jnp.where(is_answer[None, :], sample.outputs[:, here], 0)
-    target_mask = sample.output_mask[:, here] & is_answer[None, :]
+    counts = jnp.asarray(sample.output_mask)[:, here]
+    target_mask = counts & is_answer[None, :]
     mask = (position == 0) | is_input | is_answer
     return Framed(
         tokens=tokens,

@@ -6,7 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from stackformer.tasks.base import Length, Task
-from stackformer.tasks.expressions import OPERATORS, blank, digits, evaluate
+from stackformer.tasks.expressions import (
+    OPERATORS,
+    blank,
+    check_expression,
+    digits,
+    evaluate,
+)
 from stackformer.tasks.sampling import below, position_bits
 
 
@@ -51,3 +57,6 @@ class ModularArithmetic(Task):
         inside = jnp.arange(inputs.shape[1])[None, :] < length
         codes = jnp.where(inside, inputs, blank(self.modulus))
         return evaluate(codes, self.modulus)[:, None]
+
+    def check_form(self, symbols: list[str]) -> None:
+        check_expression(symbols)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -11,6 +9,7 @@ from stackformer.tasks.base import Length, Task
 from stackformer.tasks.expressions import (
     OPERATORS,
     blank,
+    check_expression,
     digits,
     evaluate,
     grow,
@@ -45,11 +44,8 @@ class ModularArithmeticBrackets(Task):
         self.modulus = modulus
         self.output_symbols = digits(modulus)
         self.input_symbols = (*self.output_symbols, *OPERATORS, "(", ")")
-
-    @functools.cached_property
-    def chance(self) -> float:
-        probabilities = value_probabilities(self.modulus, 100)[41:]
-        return float(probabilities.mean(axis=0).max())
+        probabilities = value_probabilities(modulus, 100)[41:]
+        self.chance = float(probabilities.mean(axis=0).max())
 
     def output_length(self, length: Length) -> Length:
         return 1
@@ -64,3 +60,6 @@ class ModularArithmeticBrackets(Task):
         inside = jnp.arange(inputs.shape[1])[None, :] < length
         codes = jnp.where(inside, inputs, blank(self.modulus))
         return evaluate(codes, self.modulus)[:, None]
+
+    def check_form(self, symbols: list[str]) -> None:
+        check_expression(symbols)

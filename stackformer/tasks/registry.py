@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
+import pathlib
+import sys
+import types
 from typing import Any
 
 from stackformer.tasks.base import LEVELS, Task
@@ -22,6 +26,7 @@ from stackformer.tasks.parity_check import ParityCheck
 from stackformer.tasks.reverse_string import ReverseString
 from stackformer.tasks.solve_equation import SolveEquation
 from stackformer.tasks.stack_manipulation import StackManipulation
+from stackformer.tasks.trial import try_out
 from stackformer.tasks.vocabulary import SPECIAL_SYMBOLS
 
 _TASKS: dict[str, type[Task]] = {}
@@ -33,6 +38,19 @@ def register(task_class: type[Task]) -> type[Task]:
     Raises:
         ValueError: the name is taken, or the class lacks something a task states.
     """
+    task = _checked(task_class)
+    for name in filter(None, (task.name, task.short_name)):
+        other = _TASKS.get(name.lower())
+        if other is not None and _origin(other) != _origin(task_class):
+            raise ValueError(
+                f"a task named {name!r} is registered already: {other.__name__}"
+            )
+        _TASKS[name.lower()] = task_class
+    return task_class
+
+
+def _checked(task_class: type[Task]) -> Task:
+    """The task of a class, which states all that a task states."""
     task = task_class()
     missing = [
         attribute
@@ -56,14 +74,7 @@ def register(task_class: type[Task]) -> type[Task]:
                 f"{task.name}: {attribute} must be distinct and none of "
                 f"{', '.join(SPECIAL_SYMBOLS)}, got {symbols!r}"
             )
-    for name in filter(None, (task.name, task.short_name)):
-        other = _TASKS.get(name.lower())
-        if other is not None and _origin(other) != _origin(task_class):
-            raise ValueError(
-                f"a task named {name!r} is registered already: {other.__name__}"
-            )
-        _TASKS[name.lower()] = task_class
-    return task_class
+    return task
 
 
 def names() -> tuple[str, ...]:
@@ -76,7 +87,8 @@ def get(name: str, **options: Any) -> Task:
 
     Args:
         name: a short name ("RS"), a long name ("reverse_string"), in any case; or
-            "module:Class" for a `Task` class of your own that is not registered.
+            "module:Class" or "folder/file.py:Class" for a `Task` class of your own
+            that is not registered.
         **options: arguments of the task's class, such as `modulus=7`.
 
     Returns:
@@ -93,7 +105,7 @@ def get(name: str, **options: Any) -> Task:
     """
     if not isinstance(name, str):
         raise ValueError(f"task name must be a str, got {name!r}")
-    task_class = _import(name) if ":" in name else _TASKS.get(name.lower())
+    task_class = _imported(name) if ":" in name else _TASKS.get(name.lower())
     if task_class is None:
         known = [
             f"{task.name} ({task.short_name})" if task.short_name else task.name
@@ -118,15 +130,39 @@ def _origin(task_class: type[Task]) -> tuple[str, str]:
     return task_class.__module__, task_class.__qualname__
 
 
-def _import(name: str) -> type[Task]:
-    module_name, _, class_name = name.partition(":")
+@functools.cache
+def _imported(name: str) -> type[Task]:
+    module_name, _, class_name = name.rpartition(":")
     try:
-        task_class = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+        task_class = getattr(_module(module_name), class_name)
+    except Exception as error:  # whatever the user's file raises
         raise ValueError(f"task {name!r} cannot be imported: {error}") from None
     if not (isinstance(task_class, type) and issubclass(task_class, Task)):
         raise ValueError(f"{name!r} must be a subclass of stackformer.tasks.Task")
+    try:
+        try_out(_checked(task_class))
+    except Exception as error:
+        raise ValueError(f"task {name!r}: {error}") from None
     return task_class
+
+
+def _module(name: str) -> types.ModuleType:
+    """A module by its name, or by the path of its file."""
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    path = pathlib.Path(name).expanduser().resolve()
+    unique = f"stackformer_task_file_{path.as_posix()}"
+    if unique in sys.modules:
+        return sys.modules[unique]
+    spec = importlib.util.spec_from_file_location(unique, path)
+    assert spec is not None and spec.loader is not None  # it ends in .py
+    module = sys.modules[unique] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[unique]
+        raise
+    return module
 
 
 for _task_class in (

@@ -17,14 +17,26 @@ import numpy as np
 
 # Of the frozen test strings.
 FROZEN_SEED = 0
+# Strings of one length that are drawn at once; more come in further blocks.
+FROZEN_STRINGS = 512
 
 
-def frozen_key(task_name: str, length: int | jax.Array) -> jax.Array:
-    """The key of the frozen test strings of a task and a length."""
+def frozen_key(
+    task_name: str, length: int | jax.Array, block: int | jax.Array = 0
+) -> jax.Array:
+    """The key of a block of test strings of a task and a length.
+
+    Block 0 has the strings of the frozen test set; every block has a key of its own,
+    so that any number of strings can be drawn without holding more than one block.
+    """
     key = jax.random.fold_in(
         jax.random.key(FROZEN_SEED), zlib.crc32(task_name.encode())
     )
-    return jax.random.fold_in(key, length)
+    key = jax.random.fold_in(key, length)
+    data = jax.random.key_data(key)
+    further = jax.random.key_data(jax.random.fold_in(key, block))
+    chosen = jnp.where(jnp.equal(block, 0), data, further)
+    return jax.random.wrap_key_data(chosen, impl=jax.random.key_impl(key))
 
 
 def position_bits(key: jax.Array, batch_size: int, max_length: int) -> jax.Array:

@@ -7,7 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from stackformer.tasks.base import Length, Task
-from stackformer.tasks.expressions import blank, code, digits, evaluate, grow
+from stackformer.tasks.expressions import (
+    blank,
+    check_expression,
+    code,
+    digits,
+    evaluate,
+    grow,
+)
 from stackformer.tasks.sampling import below, position_bits
 
 _AFTER_DIGITS = ("+", "-", "(", ")", "z", "=")
@@ -78,6 +85,18 @@ class SolveEquation(Task):
         right = inputs[:, jnp.maximum(length - 1, 0)]
         answer = (at_1 - at_0) * (right - at_0) % self.modulus
         return jnp.where(length < 3, 0, answer)[:, None]
+
+    def check_form(self, symbols: list[str]) -> None:
+        if symbols in (["0"], ["0", "0"]):
+            return
+        left, equals, right = symbols[:-2], symbols[-2:-1], symbols[-1:]
+        digit = right[0] in self.output_symbols
+        if equals != ["="] or not digit or left.count("z") != 1:
+            raise ValueError(
+                "an equation should be an expression with one z, = and a digit, but "
+                f"got {''.join(symbols)!r}"
+            )
+        check_expression(left)
 
     def _index(self, symbol: str) -> int:
         return self.input_symbols.index(symbol)

@@ -1,7 +1,8 @@
 """Symbols, the ids they have inside a task, and the token ids a model reads.
 
 Every task has one vocabulary. Token ids 0 to 3 are the same in all of them; the
-input symbols follow, then those output symbols that are not input symbols:
+input symbols follow, then the output symbols, which have ids of their own even where
+they look like input symbols (a symbol to push is then not one to pop):
 
     0 <pad>   1 <bos>   2 <mask>   3 <sep>   4.. input symbols   .. output symbols
 """
@@ -13,6 +14,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 PAD, BOS, MASK, SEP = range(4)
 SPECIAL_SYMBOLS: tuple[str, ...] = ("<pad>", "<bos>", "<mask>", "<sep>")
@@ -60,7 +62,7 @@ def _pattern(symbols: tuple[str, ...]) -> re.Pattern:
     return re.compile("|".join([*map(re.escape, longest_first), r"\S"]))
 
 
-def untokenize(ids: Sequence[int] | np.ndarray, symbols: Sequence[str]) -> str:
+def untokenize(ids: ArrayLike, symbols: Sequence[str]) -> str:
     """Turn indices back into text that `tokenize` reads: spaces only where needed.
 
     Raises:

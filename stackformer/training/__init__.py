@@ -1,13 +1,12 @@
 """Training: one state, one step, one loop, one evaluation, one kind of checkpoint."""
 
-from stackformer.training.dcf import load_run
 from stackformer.training.errors import Interrupted, NonFiniteLossError, UserError
 from stackformer.training.evaluation import make_measure
 from stackformer.training.loop import TrainOptions, train
 from stackformer.training.mesh import Placement, parse_mesh
 from stackformer.training.problem import Measure, Problem, Validation
 from stackformer.training.records import RunFolder
-from stackformer.training.state import TrainState, graph_of, parameters
+from stackformer.training.state import TrainState, parameters
 
 __all__ = [
     "Interrupted",
@@ -20,8 +19,6 @@ __all__ = [
     "TrainState",
     "UserError",
     "Validation",
-    "graph_of",
-    "load_run",
     "make_measure",
     "parameters",
     "parse_mesh",

@@ -3,12 +3,18 @@
 A checkpoint is a flat dict of arrays, one for every leaf of the state, and a checksum
 for each. Orbax writes it in the background into a temporary folder and renames the
 folder when it is whole, so a checkpoint exists completely or not at all. The checksum
-finds what renaming cannot: files that were damaged later.
+finds what renaming cannot: files that were damaged later. Damaged is what cannot be
+read; a whole checkpoint of another model is the user's to know about and stays.
 """
 
+import contextlib
+import hashlib
+import json
+import logging
 import os
 import shutil
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from stackformer.training.errors import UserError
+
 PyTree = Any
+_MOST_DIFFERENCES = 5
+_NOT_OF_THE_STATE = (
+    *("steps", "test_length", "test_strings", "test_buckets"),
+    *("environment", "command"),
+)
 
 
 def _flatten(state: PyTree) -> dict[str, Any]:
@@ -56,6 +69,49 @@ def _copy(flat: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: jnp.copy(leaf) for name, leaf in flat.items()}
 
 
+def fingerprint(tree: PyTree) -> str:
+    """16 hexadecimal digits that stand for the names and contents of all arrays.
+
+    >>> fingerprint({"a": jnp.arange(3)}) == fingerprint({"a": jnp.arange(3)})
+    True
+    >>> fingerprint({"a": jnp.arange(3)}) == fingerprint({"a": jnp.arange(3) + 1})
+    False
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(_checksums(_flatten(tree)).items()):
+        digest.update(f"{name}:{int(value)};".encode())
+    return digest.hexdigest()[:16]
+
+
+def stamp(config: dict[str, Any], step: int, params: PyTree) -> dict[str, Any]:
+    """What a result belongs to: it is that of just this configuration and state.
+
+    How long a run may still go on, and how far it is measured, is no part of it.
+
+    >>> stamp({"task": "RS", "steps": 5}, 5, {})["configuration"]
+    '897980c71d25e4cd'
+    """
+    kept = {name: x for name, x in config.items() if name not in _NOT_OF_THE_STATE}
+    text = json.dumps(kept, sort_keys=True)
+    return {
+        "configuration": hashlib.sha256(text.encode()).hexdigest()[:16],
+        "step": step,
+        "parameters": fingerprint(params),
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Orbax explains its own choices through the logger of absl; nobody asked."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 class Checkpoints:
     """The checkpoints of one run, newest few kept.
 
@@ -70,14 +126,19 @@ class Checkpoints:
     ):
         self.directory = Path(directory).absolute()
         self._read_only = read_only
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=None if read_only else keep,
-            create=not read_only,
-            read_only=read_only,
-            cleanup_tmp_directories=not read_only,
-            enable_async_checkpointing=not read_only,
-        )
-        self._manager = ocp.CheckpointManager(self.directory, options=options)
+        with _quiet():
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=None if read_only else keep,
+                create=not read_only,
+                read_only=read_only,
+                cleanup_tmp_directories=not read_only,
+                enable_async_checkpointing=not read_only,
+            )
+            self._manager = ocp.CheckpointManager(
+                self.directory,
+                options=options,
+                item_handlers=ocp.StandardCheckpointHandler(),
+            )
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, oldest first."""
@@ -92,14 +153,38 @@ class Checkpoints:
             # On a CPU orbax may read the very buffers that the next step overwrites.
             flat = _copy(flat)
         tree = {"arrays": flat, "checksums": _checksums(flat)}
-        self._manager.save(step, args=ocp.args.StandardSave(tree))
+        with self._writing():
+            self._manager.save(step, args=ocp.args.StandardSave(tree))
 
     def wait(self) -> None:
         """Returns when nothing is being written any more."""
-        self._manager.wait_until_finished()
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        self._manager.close()
+        """Waits, and ends the threads; what is left of a failed save is no error."""
+        with _quiet(), contextlib.suppress(OSError, UserError):
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Within, what keeps a checkpoint from the disk is the user's to mend."""
+        try:
+            with _quiet():
+                yield
+        except OSError as error:
+            raise UserError(
+                f"a checkpoint could not be written to {self.directory}: "
+                f"{error.strerror or error}; older ones are whole: make room, then the "
+                "same command goes on from them"
+            ) from None
+        except Exception as error:  # of the libraries below orbax
+            if "No space" not in str(error) and "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise UserError(
+                f"a checkpoint could not be written to {self.directory}: no space "
+                "left; older ones are whole: make room, then the same command goes on"
+            ) from None
 
     def restore(self, abstract: PyTree) -> PyTree | None:
         """The newest whole checkpoint, or None where there is none.
@@ -107,10 +192,18 @@ class Checkpoints:
         A damaged one is named in a warning, moved aside into the folder
         `damaged_checkpoints` beside this one (unless read-only), and the one before
         is tried.
+
+        Raises:
+          UserError: a checkpoint can be read, but is of another structure; nothing is
+            moved.
         """
         for step in reversed(self.steps()):
             try:
-                return self._restore(step, abstract)
+                with _quiet():
+                    self._check_structure(step, abstract)
+                    return self._restore(step, abstract)
+            except UserError:
+                raise
             except Exception as error:  # orbax raises many types on damaged files
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 warnings.warn(
@@ -120,6 +213,19 @@ class Checkpoints:
                 )
                 self._set_aside(step)
         return None
+
+    def _check_structure(self, step: int, abstract: PyTree) -> None:
+        saved = self._manager.item_metadata(step)["arrays"]
+        differences = _differences(saved, _flatten(abstract))
+        if differences:
+            shown = differences[:_MOST_DIFFERENCES]
+            more = len(differences) - len(shown)
+            shown += [f"and {more} more"] if more else []
+            raise UserError(
+                f"checkpoint {self.directory / str(step)} is of another model than the "
+                f"one asked for: {'; '.join(shown)}. It may come from another version "
+                "of the code; choose another folder, or use that version"
+            )
 
     def _restore(self, step: int, abstract: PyTree) -> PyTree:
         flat = _flatten(abstract)
@@ -147,3 +253,22 @@ class Checkpoints:
             target = aside / f"{step}-{len(os.listdir(aside))}"
             shutil.move(self.directory / str(step), target)
         self._manager.reload()
+
+
+def _differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """In words, what a saved structure has otherwise than the wanted one."""
+    differences = []
+    for name in sorted({**saved, **wanted}):
+        have, want = (
+            f"{np.dtype(tree[name].dtype).name}{list(tree[name].shape)}"
+            if name in tree
+            else None
+            for tree in (saved, wanted)
+        )
+        if want is None:
+            differences.append(f"{name} {have} is not in the model")
+        elif have is None:
+            differences.append(f"{name} {want} is not in the checkpoint")
+        elif have != want:
+            differences.append(f"{name} is {have} in the checkpoint, not {want}")
+    return differences

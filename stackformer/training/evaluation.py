@@ -35,6 +35,8 @@ def make_measure(
                 return measure.count(nnx.merge(graph, params), batch)
 
             if jax.tree.leaves(params)[0].shape[0] > 1:
+                if measure.one_by_one and not placement.splits_seeds:
+                    return jax.lax.map(one_seed, params)
                 return jax.vmap(one_seed, spmd_axis_name="seeds")(params)
             # Under `vmap` decoding copies its caches in every step on a CPU, which
             # a single seed can be spared.

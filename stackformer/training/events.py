@@ -1,5 +1,6 @@
 """TensorBoard events, where tensorboardX is installed."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,14 @@ class Events:
         self._seeds = seeds
         self._writer = None
         if enabled and tensorboardX is not None:
-            self._writer = tensorboardX.SummaryWriter(
-                str(directory), purge_step=step + 1
-            )
+            with contextlib.suppress(OSError):  # curves are no reason to stop
+                self._writer = tensorboardX.SummaryWriter(
+                    str(directory), purge_step=step + 1
+                )
 
     def write(self, record: dict[str, Any]) -> None:
         """Adds every number, or list of one number a seed, of a record."""
-        if self._writer is None:
+        if self._writer is None or not self._alive():
             return
         for name, value in record.items():
             if isinstance(value, dict):
@@ -47,5 +49,28 @@ class Events:
                     )
 
     def close(self) -> None:
-        if self._writer is not None:
+        """Writes what waits; a disk that is full is no error here."""
+        if self._writer is None:
+            return
+        try:
             self._writer.close()
+        except OSError:
+            self._forget()
+
+    def _alive(self) -> bool:
+        """Whether the thread that writes is there: without it the queue would fill."""
+        worker = getattr(_event_writer(self._writer), "_worker", None)
+        if worker is not None and not worker.is_alive():
+            self._forget()
+        return self._writer is not None
+
+    def _forget(self) -> None:
+        """Gives up writing, also when the process ends."""
+        writer = _event_writer(self._writer)
+        if writer is not None:
+            writer._closed = True
+        self._writer = None
+
+
+def _event_writer(writer: Any) -> Any:
+    return getattr(getattr(writer, "file_writer", None), "event_writer", None)

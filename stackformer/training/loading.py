@@ -10,7 +10,7 @@ from stackformer.training.checkpoints import Checkpoints
 from stackformer.training.errors import UserError
 from stackformer.training.mesh import Placement
 from stackformer.training.problem import Problem
-from stackformer.training.state import abstract_state, graph_of, parameters
+from stackformer.training.state import abstract_state, parameters
 
 
 def load_parameters(
@@ -48,4 +48,4 @@ def load_model(
         raise UserError(f"{out_dir} has the seeds {list(seeds)}, not {seed}")
     params, _ = load_parameters(out_dir, problem, seeds, Placement.create())
     params = jax.tree.map(lambda leaf: leaf[seeds.index(seed)], params)
-    return nnx.merge(graph_of(problem), params)
+    return nnx.merge(problem.graph, params)

@@ -1,27 +1,23 @@
 """The training loop: blocks of steps, records, checkpoints, validation."""
 
+import contextlib
 import dataclasses
 import time
 from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from stackformer.training.checkpoints import Checkpoints
 from stackformer.training.errors import Interrupted, NonFiniteLossError, UserError
 from stackformer.training.evaluation import make_measure
 from stackformer.training.events import Events
 from stackformer.training.mesh import Placement
-from stackformer.training.problem import Problem
+from stackformer.training.problem import Problem, Validation
+from stackformer.training.progress import Estimate, Progress
 from stackformer.training.records import METRICS, TIMING, RunFolder
 from stackformer.training.signals import StopRequest
-from stackformer.training.state import (
-    TrainState,
-    abstract_state,
-    create_state,
-    graph_of,
-)
+from stackformer.training.state import TrainState, abstract_state, create_state
 from stackformer.training.step import make_block, update_best
 
 
@@ -71,15 +67,14 @@ class _Trainer:
         self.folder: RunFolder = folder
         self.checkpoints: Checkpoints = checkpoints
         abstract = abstract_state(problem, options.seeds, placement)
-        self.graph = graph_of(problem)
         self.block = make_block(
-            problem, self.graph, placement, abstract, options.steps_per_dispatch
+            problem, problem.graph, placement, abstract, options.steps_per_dispatch
         )
         self.data = jax.device_put(problem.data, placement.replicated)
         self.measure = None
         if problem.validation is not None:
             self.measure = make_measure(
-                problem.validation.measure, self.graph, placement
+                problem.validation.measure, problem.graph, placement
             )
         state = checkpoints.restore(abstract)
         if state is None:
@@ -90,7 +85,7 @@ class _Trainer:
             folder.path / "tensorboard",
             options.seeds,
             step=self.step,
-            enabled=folder.primary,
+            enabled=folder.primary and folder.writable,
         )
 
     def run_block(self) -> dict[str, Any]:
@@ -104,10 +99,11 @@ class _Trainer:
         seconds = time.perf_counter() - begin
         means = {name: x.mean(axis=0).tolist() for name, x in history.items()}
         record = {"step": stop, **means}
-        if self.measure is not None and (
-            stop % self.problem.validation.every == 0 or stop == self.options.steps
+        validation = self.problem.validation
+        if validation is not None and (
+            stop % validation.every == 0 or stop == self.options.steps
         ):
-            record["validation"] = self._validate()
+            record["validation"] = self._validate(validation)
         speed = (stop - self.step) / seconds
         timing = {"step": stop, "seconds": seconds, "steps_per_second": speed}
         self.folder.append(METRICS, record)
@@ -116,12 +112,13 @@ class _Trainer:
         self.step = stop
         return record
 
-    def _validate(self) -> dict[str, Any]:
-        validation = self.problem.validation
+    def _validate(self, validation: Validation) -> dict[str, Any]:
+        assert self.measure is not None
         score = validation.score(self.measure(self.state.params, self.data))
         patience = validation.patience or np.iinfo(np.int32).max
         self.state = update_best(self.state, score, np.int32(patience))
         best = self.state.best
+        assert best is not None
         return {
             "score": np.asarray(score).tolist(),
             "best_score": np.asarray(best.score).tolist(),
@@ -148,7 +145,9 @@ class _Trainer:
         validation = self.problem.validation
         if validation is None or validation.patience is None:
             return False
-        return bool(np.all(np.asarray(self.state.best.stale) >= validation.patience))
+        best = self.state.best
+        assert best is not None
+        return bool(np.all(np.asarray(best.stale) >= validation.patience))
 
 
 def train(
@@ -168,29 +167,40 @@ def train(
       NonFiniteLossError: the loss or the gradient was NaN or infinite.
     """
     placement = placement or Placement.create()
-    checkpoints = Checkpoints(folder.path / "checkpoints", keep=options.keep)
-    try:
+    with contextlib.ExitStack() as closing:
+        place = folder.path / "checkpoints"
+        if not folder.writable and not place.is_dir():
+            folder.begin()  # refuses
+        checkpoints = Checkpoints(
+            place, keep=options.keep, read_only=not folder.writable
+        )
+        closing.callback(checkpoints.close)
+        shown = Progress(enabled=options.progress and folder.primary)
+        closing.enter_context(shown)
+        shown.wait_for("making the model")
         trainer = _Trainer(problem, options, placement, folder, checkpoints)
+        closing.callback(trainer.events.close)
+        folder.begin()
         folder.truncate(trainer.step)
-        with (
-            StopRequest() as stop,
-            tqdm(
-                total=options.steps,
-                initial=trainer.step,
-                unit="step",
-                dynamic_ncols=True,
-                disable=not (options.progress and folder.primary),
-            ) as bar,
-        ):
-            first = trainer.step
+        first, estimate = trainer.step, Estimate()
+        if 0 < first < options.steps:
+            shown.say(f"going on from step {first:,} of {options.steps:,}")
+        with StopRequest() as stop:
             while trainer.step < options.steps and not trainer.stopped_early():
-                before = trainer.step
+                before, begin = trainer.step, time.monotonic()
                 if before == first:
-                    bar.set_description("compiling")
+                    shapes = len(problem.buckets)
+                    lengths = f", {shapes} lengths" if shapes > 1 else ""
+                    shown.wait_for(f"compiling the training step{lengths}")
                 record = trainer.run_block()
-                bar.update(trainer.step - before)
-                bar.set_description("training", refresh=False)
-                bar.set_postfix_str(_postfix(record), refresh=False)
+                estimate.add(0, trainer.step - before, time.monotonic() - begin)
+                shown.count(
+                    "training",
+                    trainer.step,
+                    options.steps,
+                    note=_note(record),
+                    left=estimate.left({0: options.steps - trainer.step}),
+                )
                 every = options.checkpoint_every
                 if trainer.step // every > before // every:
                     checkpoints.save(trainer.step, trainer.state)
@@ -198,17 +208,15 @@ def train(
                     checkpoints.save(trainer.step, trainer.state)
                     checkpoints.wait()
                     raise Interrupted(trainer.step)
-        checkpoints.save(trainer.step, trainer.state)
-        checkpoints.wait()
-        trainer.events.close()
+        if folder.writable:
+            checkpoints.save(trainer.step, trainer.state)
+            checkpoints.wait()
         return trainer.state
-    finally:
-        checkpoints.close()
 
 
-def _postfix(record: dict[str, Any]) -> str:
+def _note(record: dict[str, Any]) -> str:
     shown = [
-        f"{name}={np.mean(record[name]):.4f}"
+        f"{name} {np.mean(record[name]):.3f}"
         for name in ("loss", "accuracy")
         if name in record
     ]

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from stackformer.training.errors import UserError
 
-AXES = ("seeds", "data", "params")
+AXES: tuple[str, ...] = ("seeds", "data", "params")
 # Smaller arrays are copied to every device: splitting them costs more than it saves.
 MIN_SHARDED_SIZE = 2**14
 
@@ -34,6 +34,7 @@ def parse_mesh(text: str | None, num_devices: int, batch_size: int) -> dict[str,
     if not text:
         fitting = [n for n in range(1, num_devices + 1) if batch_size % n == 0]
         return sizes | {"data": fitting[-1]}
+    given: set[str] = set()
     for part in text.split(","):
         name, _, size = part.partition(":")
         if name.strip() not in AXES or not size.strip().isdigit() or int(size) < 1:
@@ -41,6 +42,9 @@ def parse_mesh(text: str | None, num_devices: int, batch_size: int) -> dict[str,
                 f"--mesh: expected AXIS:SIZE parts with the axes {', '.join(AXES)}, "
                 f"such as data:4 or seeds:2,data:4; got {part!r} in {text!r}"
             )
+        if name.strip() in given:
+            raise UserError(f"--mesh should name an axis once, but got {text!r}")
+        given.add(name.strip())
         sizes[name.strip()] = int(size)
     wanted = int(np.prod(list(sizes.values())))
     if wanted > num_devices:
@@ -83,6 +87,11 @@ class Placement:
     @property
     def replicated(self) -> NamedSharding:
         return NamedSharding(self.mesh, P())
+
+    @property
+    def splits_seeds(self) -> bool:
+        """Whether the seeds lie on several devices."""
+        return self.mesh.shape["seeds"] > 1
 
     def check_seeds(self, num_seeds: int) -> None:
         size = self.mesh.shape["seeds"]

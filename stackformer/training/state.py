@@ -44,6 +44,7 @@ class TrainState:
       opt_state: the optimizer's state, leading axis S.
       keys: (S, 2) uint32, data of each seed's key.
       best: None where the problem has no validation.
+      progress: how far each seed has come (`Problem.progress`), leading axis S.
     """
 
     step: Array
@@ -51,19 +52,14 @@ class TrainState:
     opt_state: PyTree
     keys: Array
     best: Best | None = None
-
-
-def graph_of(problem: Problem) -> nnx.GraphDef:
-    """The structure of the model without its numbers."""
-    model = nnx.eval_shape(lambda: problem.init(jax.random.key(0)))
-    return nnx.split(model)[0]
+    progress: PyTree = ()
 
 
 def _init_one(problem: Problem, key: Array) -> PyTree:
     return nnx.to_pure_dict(nnx.state(problem.init(key)))
 
 
-def _complete(problem: Problem, params: PyTree, keys: Array) -> TrainState:
+def _complete(problem: Problem, params: PyTree, keys: Array | np.ndarray) -> TrainState:
     seeds = keys.shape[0]
     best = None
     if problem.validation is not None:
@@ -77,12 +73,16 @@ def _complete(problem: Problem, params: PyTree, keys: Array) -> TrainState:
         step=jnp.zeros((), jnp.int32),
         params=params,
         opt_state=jax.vmap(problem.optimizer.init)(params),
-        keys=keys,
+        keys=jnp.asarray(keys),
         best=best,
+        progress=jax.tree.map(
+            lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], seeds, axis=0),
+            problem.progress,
+        ),
     )
 
 
-def _fresh(problem: Problem, keys: Array) -> TrainState:
+def _fresh(problem: Problem, keys: Array | np.ndarray) -> TrainState:
     init_keys = jax.vmap(lambda key: jax.random.fold_in(seed_key(key), 0))(keys)
     params = jax.vmap(lambda key: _init_one(problem, key))(init_keys)
     return _complete(problem, params, keys)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.typing import ArrayLike
 
 from stackformer.training.mesh import Placement
 from stackformer.training.problem import Problem
@@ -15,7 +16,7 @@ from stackformer.training.state import Best, TrainState, seed_key, shardings_of
 
 Array = jax.Array
 PyTree = Any
-Block = Callable[[TrainState, PyTree, Array], tuple[TrainState, dict[str, Array]]]
+Block = Callable[[TrainState, PyTree, ArrayLike], tuple[TrainState, dict[str, Array]]]
 
 
 def gradient(
@@ -23,21 +24,22 @@ def gradient(
     graph: nnx.GraphDef,
     placement: Placement,
     bucket: Any,
-    operands: tuple[PyTree, PyTree, Array, Array],
+    operands: tuple[PyTree, PyTree, Array, Array, PyTree],
 ) -> tuple[PyTree, dict[str, Array]]:
     """Gradient and metrics of one seed at one step, in one bucket.
 
-    The batch and the dropout mask are functions of (seed, step) alone.
+    The batch and the dropout mask are functions of seed, step and the seed's progress
+    alone.
     """
-    params, data, key, step = operands
+    params, data, key, step, progress = operands
     key = seed_key(key)
-    batch = problem.batch(data, jax.random.fold_in(key, 1), step, bucket)
+    batch = problem.batch(data, jax.random.fold_in(key, 1), step, bucket, progress)
     batch = placement.constrain_batch(batch)
     dropout = jax.random.fold_in(jax.random.fold_in(key, 2), step)
 
     def loss_of(params: PyTree) -> tuple[Array, dict[str, Array]]:
         model = nnx.merge(graph, params)
-        return problem.loss(model, batch, nnx.Rngs(dropout=dropout))
+        return problem.loss(model, batch, nnx.Rngs(dropout=dropout), progress)
 
     (loss, metrics), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
     norm = optax.tree.norm(grads)
@@ -63,21 +65,19 @@ def make_block(
     """
 
     def branch(bucket: Any) -> Callable[..., Any]:
-        def one_seed(params: PyTree, data: PyTree, key: Array, step: Array) -> Any:
-            return gradient(
-                problem, graph, placement, bucket, (params, data, key, step)
-            )
+        def one_seed(*operands: Any) -> Any:
+            return gradient(problem, graph, placement, bucket, operands)
 
-        return jax.vmap(one_seed, in_axes=(0, None, 0, None), spmd_axis_name="seeds")
+        return jax.vmap(one_seed, in_axes=(0, None, 0, None, 0), spmd_axis_name="seeds")
 
     branches = [branch(bucket) for bucket in problem.buckets]
 
     def one_step(state: TrainState, data: PyTree) -> tuple[TrainState, dict]:
-        operands = (state.params, data, state.keys, state.step)
+        operands = (state.params, data, state.keys, state.step, state.progress)
         if len(branches) == 1:
             grads, metrics = branches[0](*operands)
         else:
-            index = problem.choose_bucket(state.step)
+            index = problem.choose_bucket(state.step, state.progress)
             grads, metrics = jax.lax.switch(index, branches, *operands)
 
         def update(grads: PyTree, opt_state: PyTree, params: PyTree) -> Any:
@@ -87,8 +87,16 @@ def make_block(
         params, opt_state = jax.vmap(update, spmd_axis_name="seeds")(
             grads, state.opt_state, state.params
         )
+        progress = jax.vmap(problem.advance, in_axes=(0, 0, None))(
+            state.progress, metrics, state.step
+        )
+        metrics = {k: x for k, x in metrics.items() if not k.startswith("_")}
         state = dataclasses.replace(
-            state, step=state.step + 1, params=params, opt_state=opt_state
+            state,
+            step=state.step + 1,
+            params=params,
+            opt_state=opt_state,
+            progress=progress,
         )
         return state, metrics
 
@@ -123,6 +131,7 @@ def update_best(state: TrainState, score: Array, patience: Array) -> TrainState:
     parameters stay, as they would if it had been trained alone.
     """
     best = state.best
+    assert best is not None  # of a problem with validation
     better = (score < best.score) & (best.stale < patience)
 
     def choose(new: Array, old: Array) -> Array:

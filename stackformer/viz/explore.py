@@ -9,10 +9,18 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from stackformer.viz.stack import action_names, check_actions
+from stackformer.viz.stack import Layers, action_names, check_actions
+
+if TYPE_CHECKING:
+    import jax
+
+# One truth value for each position.
+Flags: TypeAlias = "np.ndarray | jax.Array | Sequence[bool]"
 
 MAX_POSITIONS = 1000
 _CLASSES_SHOWN = 5
@@ -46,12 +54,12 @@ class ExplorerPage:
 
 def explore(
     tokens: Sequence[str],
-    actions: object,
+    actions: Layers,
     *,
-    probabilities: object | None = None,
+    probabilities: ArrayLike | None = None,
     symbols: Sequence[str] | None = None,
     targets: Sequence[str | None] | None = None,
-    predicted: object | None = None,
+    predicted: Flags | None = None,
     titles: Sequence[str] | None = None,
     title: str = "Stack explorer",
 ) -> ExplorerPage:
@@ -97,7 +105,7 @@ def explore(
 
 
 def _panels(
-    actions: object, titles: Sequence[str] | None, T: int
+    actions: Layers, titles: Sequence[str] | None, T: int
 ) -> tuple[list[dict[str, object]], int]:
     layers = [actions] if np.ndim(_first(actions)) == 1 else list(actions)
     titles = list(titles or (f"Layer {k}" for k in range(1, len(layers) + 1)))
@@ -131,19 +139,19 @@ def _panels(
     return panels, widths.pop()
 
 
-def _first(actions: object) -> object:
+def _first(actions: Layers) -> ArrayLike:
     """First entry of an array or sequence: a row (T, A) or a layer of several."""
-    if np.size(actions) == 0 if hasattr(actions, "ndim") else not actions:
+    if np.asarray(actions).size == 0 if hasattr(actions, "ndim") else not actions:
         raise ValueError("actions should have at least one layer, but got none.")
     return actions[0]
 
 
 def _predictions(
     T: int,
-    probabilities: object | None,
+    probabilities: ArrayLike | None,
     symbols: Sequence[str] | None,
     targets: Sequence[str | None] | None,
-    predicted: object | None,
+    predicted: Flags | None,
 ) -> list[dict[str, object] | None]:
     """For each position None, or the most probable classes and the right answer."""
     if probabilities is None:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.axis import XAxis, YAxis
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.image import AxesImage
+from numpy.typing import ArrayLike
 
 from stackformer.viz.layout import BOTTOM, MapLayout
-from stackformer.viz.stack import action_names, check_actions
+from stackformer.viz.stack import Layers, action_names, check_actions
 from stackformer.viz.style import (
     ATTENTION_CMAP,
     INK,
@@ -24,10 +27,10 @@ _ALL_LABELS_UP_TO = 64
 
 
 def plot_stack_attention(
-    weights: object,
+    weights: Layers,
     tokens: Sequence[str] | None = None,
     *,
-    actions: object | None = None,
+    actions: Layers | None = None,
     titles: Sequence[str] | None = None,
     title: str | None = None,
     columns: int | None = None,
@@ -61,9 +64,10 @@ def plot_stack_attention(
     has_actions = any(panel[2] is not None for panel in panels)
     layout = MapLayout(len(panels), columns or 3, T, labels, has_actions, bool(title))
     figure = NotebookFigure(figsize=layout.size)
+    images = []
     for index, (panel_title, alpha, probabilities) in enumerate(panels):
         axes = figure.add_axes(layout.map_box(index))
-        image = _draw_map(axes, alpha, labels)
+        images.append(_draw_map(axes, alpha, labels))
         if probabilities is not None:
             beside = figure.add_axes(layout.lanes_box(index), sharey=axes)
             _draw_lanes(beside, probabilities)
@@ -71,7 +75,7 @@ def plot_stack_attention(
         if index % layout.columns == 0:
             axes.set_ylabel("position", fontsize=9, color=MUTED)
         axes.set_xlabel("position attended to", fontsize=9, color=MUTED)
-    bar = figure.colorbar(image, cax=figure.add_axes(layout.colorbar_box()))
+    bar = figure.colorbar(images[-1], cax=figure.add_axes(layout.colorbar_box()))
     bar.set_label("stack attention", fontsize=9, color=MUTED)
     bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
     bar.outline.set_visible(False)
@@ -82,12 +86,12 @@ def plot_stack_attention(
 
 
 def plot_actions(
-    actions: object,
+    actions: ArrayLike,
     tokens: Sequence[str] | None = None,
     *,
     title: str | None = None,
     ax: Axes | None = None,
-) -> Figure:
+) -> Figure | SubFigure:
     """Draw the action probabilities of one stack: a lane for each action.
 
     Args:
@@ -124,17 +128,19 @@ def plot_actions(
     _clean(ax)
     if title:
         ax.set_title(title, fontsize=10, color=INK, loc="left", weight="bold")
-    return ax.get_figure()
+    figure = ax.get_figure()
+    assert figure is not None
+    return figure
 
 
 def _panels(
-    weights: object, actions: object | None, titles: Sequence[str] | None
+    weights: Layers, actions: Layers | None, titles: Sequence[str] | None
 ) -> list[tuple[str, np.ndarray, np.ndarray | None]]:
     """(title, (T, T) weights, (T, A) actions or None) for every stack of a layer."""
     layers = _as_layers(weights, "weights")
-    layer_actions: list[object | None] = [None] * len(layers)
+    layer_actions: list[np.ndarray | None] = [None] * len(layers)
     if actions is not None:
-        layer_actions = list(_as_layers(actions, "actions"))
+        layer_actions = [*_as_layers(actions, "actions")]
     titles = list(titles or (f"Layer {k}" for k in range(1, len(layers) + 1)))
     for name, other in (("actions", layer_actions), ("titles", titles)):
         if len(other) != len(layers):
@@ -145,30 +151,28 @@ def _panels(
     panels = []
     for layer, (name, alpha) in enumerate(zip(titles, layers, strict=True)):
         stacks = alpha if alpha.ndim == 3 else alpha[None]
-        given = layer_actions[layer]
+        given = beside = layer_actions[layer]
         if given is not None:
-            given = np.asarray(given)
-            given = given if given.ndim == 3 else given[None]
-            if given.shape[:2] != stacks.shape[:2]:
+            beside = given if given.ndim == 3 else given[None]
+            if beside.shape[:2] != stacks.shape[:2]:
                 raise ValueError(
                     f"actions of layer {layer + 1} should have shape "
                     f"{alpha.shape[:-1]} + (A,) to match weights, but got "
-                    f"{np.shape(layer_actions[layer])}."
+                    f"{given.shape}."
                 )
         for s, one in enumerate(stacks):
             label = name if len(stacks) == 1 else f"{name}, stack {s + 1}"
             panels.append(
-                (label, one, None if given is None else check_actions(given[s]))
+                (label, one, None if beside is None else check_actions(beside[s]))
             )
     if len({panel[1].shape for panel in panels}) != 1:
         raise ValueError("weights should have the same T in every layer.")
     return panels
 
 
-def _as_layers(arrays: object, name: str) -> list[np.ndarray]:
-    if hasattr(arrays, "ndim"):
-        arrays = [arrays]
-    layers = [np.asarray(array, dtype=np.float64) for array in arrays]
+def _as_layers(arrays: Layers, name: str) -> list[np.ndarray]:
+    entries = [arrays] if hasattr(arrays, "ndim") else arrays
+    layers = [np.asarray(entry, dtype=np.float64) for entry in entries]
     if not layers:
         raise ValueError(f"{name} should have at least one layer, but got none.")
     for array in layers:
@@ -194,7 +198,7 @@ def _labels(tokens: Sequence[str] | None, T: int) -> list[str] | None:
     return [BOTTOM, *(token.replace("$", r"\$") for token in tokens[1:])]
 
 
-def _draw_map(axes: Axes, alpha: np.ndarray, labels: list[str] | None) -> object:
+def _draw_map(axes: Axes, alpha: np.ndarray, labels: list[str] | None) -> AxesImage:
     T = len(alpha)
     image = axes.imshow(
         alpha, cmap=ATTENTION_CMAP, vmin=0.0, vmax=1.0, aspect="auto", origin="upper"
@@ -238,7 +242,7 @@ def _bar(T: int) -> float:
     return 0.86 if T <= _ALL_LABELS_UP_TO else 1.0
 
 
-def _token_ticks(axis: object, labels: list[str] | None, T: int) -> None:
+def _token_ticks(axis: XAxis | YAxis, labels: list[str] | None, T: int) -> None:
     """Symbols on a tick axis; only some of them, with their position, if T is large."""
     step = 1 if T <= _ALL_LABELS_UP_TO else 10 * math.ceil(T / 250)
     places = np.arange(0, T, step)

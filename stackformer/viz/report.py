@@ -60,13 +60,20 @@ def report_page(tables: Sequence[dict[str, Any]], *, title: str | None = None) -
       True
     """
     title = title or "Stack attention: the paper's tables, measured"
+    # A run that stands in two tables is shown once.
+    places: dict[tuple[str, str], str] = {}
+    for table in tables:
+        for cell in table["cells"]:
+            if cell["measured"]:
+                places.setdefault(_run_of(cell), _anchor(table, cell))
     notes = dict.fromkeys(note for table in tables for note in table["notes"])
     parts = {
         "title": _escape(title),
         "style": _read("page.css"),
         "script": _read("page.js"),
         "summary": _summary(tables),
-        "tables": "\n".join(_table(table) for table in tables),
+        "contents": _contents(tables),
+        "tables": "\n".join(_table(table, places) for table in tables),
         "notes": "".join(f"<li>{_escape(note)}</li>" for note in notes),
         "machines": _machines(tables),
     }
@@ -87,6 +94,18 @@ def _summary(tables: Sequence[dict[str, Any]]) -> str:
     return _escape(text + (f", {broken} broken" if broken else ""))
 
 
+def _contents(tables: Sequence[dict[str, Any]]) -> str:
+    items = [
+        (f"table{t['table']}", f"Table {t['table']}: {t['title']}") for t in tables
+    ]
+    items += [("notes", "How to read this"), ("machines", "Measured on")]
+    return "".join(f'<li><a href="#{a}">{_escape(text)}</a></li>' for a, text in items)
+
+
+def _run_of(cell: dict[str, Any]) -> tuple[str, str]:
+    return cell["name"], cell["command"]
+
+
 def _digits(table: dict[str, Any]) -> int:
     return 2 if table["table"] == 3 else 1
 
@@ -95,17 +114,21 @@ def _anchor(table: dict[str, Any], cell: dict[str, Any]) -> str:
     return _escape(f"table{table['table']}-{cell['name']}", quote=True)
 
 
-def _table(table: dict[str, Any]) -> str:
+def _table(table: dict[str, Any], places: dict[tuple[str, str], str]) -> str:
     cells = {(cell["row"], cell["column"]): cell for cell in table["cells"]}
     head = "".join(f'<th scope="col">{_escape(c)}</th>' for c in table["columns"])
     body = []
     for row in table["rows"]:
         entries = "".join(
-            _table_cell(table, column, cells.get((row, column)))
+            _table_cell(table, column, cells.get((row, column)), places)
             for column in table["columns"]
         )
         body.append(f'<tr><th scope="row">{_escape(row)}</th>{entries}</tr>')
-    shown = [cell for cell in table["cells"] if cell["measured"]]
+    shown = [
+        cell
+        for cell in table["cells"]
+        if cell["measured"] and places[_run_of(cell)] == _anchor(table, cell)
+    ]
     cards = "\n".join(_card(table, cell) for cell in shown)
     number = table["table"]
     return f"""<section aria-labelledby="table{number}">
@@ -120,7 +143,12 @@ paper's number. Each number leads to its run.</p>
 </section>"""
 
 
-def _table_cell(table: dict[str, Any], column: str, cell: dict[str, Any] | None) -> str:
+def _table_cell(
+    table: dict[str, Any],
+    column: str,
+    cell: dict[str, Any] | None,
+    places: dict[tuple[str, str], str],
+) -> str:
     label = _escape(column, quote=True)
     if cell is None:
         return f'<td data-label="{label}" class="empty"></td>'
@@ -137,8 +165,11 @@ def _table_cell(table: dict[str, Any], column: str, cell: dict[str, Any] | None)
             f"{below}</td>"
         )
     number = _escape(format_number(measured, digits))
+    if measured.get("hard"):
+        hard = _escape(f"hard {format_number(measured['hard'], digits)}")
+        below = f'<span class="hard">{hard}</span>{below}'
     return (
-        f'<td data-label="{label}"><a class="number" href="#{_anchor(table, cell)}">'
+        f'<td data-label="{label}"><a class="number" href="#{places[_run_of(cell)]}">'
         f"{number}</a>{_difference(table, cell)}{below}"
         f'<span class="steps">{_escape(_effort(measured))}</span></td>'
     )
@@ -159,12 +190,22 @@ def _difference(table: dict[str, Any], cell: dict[str, Any]) -> str:
         return '<span class="difference same" title="the paper\'s number">=</span>'
     word, arrow = ("above", "▲") if amount > 0 else ("below", "▼")
     better = (amount > 0) != (table["table"] == 3)
+    mark, alike = ("better" if better else "worse"), _alike(cell)
+    aside = "" if alike else ", which was trained or tested otherwise"
     return (
-        f'<span class="difference {"better" if better else "worse"}" '
-        f'title="{abs(amount):.{digits}f} {word} the paper">{arrow}'
+        f'<span class="difference {mark if alike else "unlike"}" '
+        f'title="{abs(amount):.{digits}f} {word} the paper{aside}">{arrow}'
         f'<span class="hidden">{word} the paper by </span>'
         f"{abs(amount):.{digits}f}</span>"
     )
+
+
+def _alike(cell: dict[str, Any]) -> bool:
+    """Whether a run had the paper's training: only then is a difference a judgement."""
+    steps, measured = cell["paper"].get("steps"), cell["measured"]
+    if steps is None:  # language models: the sizes say it
+        return measured.get("preset") in ("base", "pretrained")
+    return measured["steps"] >= steps
 
 
 def _card(table: dict[str, Any], cell: dict[str, Any]) -> str:
@@ -200,12 +241,13 @@ def _card(table: dict[str, Any], cell: dict[str, Any]) -> str:
             paper=paper and paper["mean"] / 100,
             scored=measured["lengths"],
         )
-    return f"""<article class="card" id="{_anchor(table, cell)}">
-<h3>{_escape(title)}</h3>
+    number = _escape(format_number(measured, digits))
+    return f"""<details class="card" id="{_anchor(table, cell)}" open>
+<summary><h3>{_escape(title)} <span class="folded">{number}</span></h3></summary>
 {chart}
 <dl>{rows}</dl>
 {_command(cell["command"], "Command")}
-</article>"""
+</details>"""
 
 
 def _command(command: str, label: str) -> str:

@@ -9,8 +9,16 @@ bottom of the stack; its row is ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    import jax
+
+# An array of one layer, or a sequence with one entry a layer.
+Layers: TypeAlias = "np.ndarray | jax.Array | Sequence[ArrayLike]"
 
 PUSH, POP, NOOP = 0, 1, 2
 
@@ -27,7 +35,7 @@ def action_names(num_actions: int) -> tuple[str, ...]:
     return _NAMES + tuple(f"pop {k}" for k in range(2, num_actions - 1))
 
 
-def check_actions(actions: object, name: str = "actions") -> np.ndarray:
+def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
     """`actions` as a float64 array (T, A), or a ValueError that says why not."""
     array = np.asarray(actions, dtype=np.float64)
     if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 3:
@@ -53,7 +61,7 @@ def _pops(num_actions: int) -> list[tuple[int, int]]:
     return [(POP, 1)] + [(a, a - 1) for a in range(3, num_actions)]
 
 
-def depth_distribution(actions: object, depth: int | None = None) -> np.ndarray:
+def depth_distribution(actions: ArrayLike, depth: int | None = None) -> np.ndarray:
     r"""Exact distribution of every element of the soft stack after every step.
 
     Read the actions as independent random choices on a real stack that rests on
@@ -84,7 +92,7 @@ def depth_distribution(actions: object, depth: int | None = None) -> np.ndarray:
     """
     actions = check_actions(actions)
     T, num_actions = actions.shape
-    depth = T if depth is None else depth
+    depth = len(actions) if depth is None else depth
     if depth < 1:
         raise ValueError(f"depth should be at least 1, but got {depth}.")
     # Row T of the working stack stands for every deeper one: it is always the bottom.
@@ -115,7 +123,7 @@ def depth_distribution(actions: object, depth: int | None = None) -> np.ndarray:
     return result
 
 
-def most_probable_actions(actions: object) -> np.ndarray:
+def most_probable_actions(actions: ArrayLike) -> np.ndarray:
     """The most probable action string: argmax at each position, shape (T,).
 
     Actions are independent given the hidden states, so position by position is exact.
@@ -129,7 +137,7 @@ def most_probable_actions(actions: object) -> np.ndarray:
     return choice
 
 
-def action_string(choice: Sequence[int]) -> str:
+def action_string(choice: Sequence[int] | np.ndarray) -> str:
     """One mark for each position >= 1: `+` push, `-` pop, `.` no-op, a digit: pop many.
 
     >>> action_string([2, 0, 0, 1, 2])
@@ -139,7 +147,7 @@ def action_string(choice: Sequence[int]) -> str:
     return "".join(mark if len(mark) == 1 else f"({mark})" for mark in marks)
 
 
-def hard_stacks(choice: Sequence[int]) -> list[tuple[int, ...]]:
+def hard_stacks(choice: Sequence[int] | np.ndarray) -> list[tuple[int, ...]]:
     """The stack that hard actions produce, after every position, bottom first.
 
     The bottom itself is not listed; popping an empty stack leaves it empty.
@@ -148,7 +156,7 @@ def hard_stacks(choice: Sequence[int]) -> list[tuple[int, ...]]:
     [(), (1,), (1, 2), (1,), (), ()]
     """
     stack: tuple[int, ...] = ()
-    stacks = [stack]
+    stacks: list[tuple[int, ...]] = [stack]
     for i, action in enumerate(list(choice)[1:], start=1):
         if action == PUSH:
             stack = (*stack, i)
@@ -159,7 +167,7 @@ def hard_stacks(choice: Sequence[int]) -> list[tuple[int, ...]]:
     return stacks
 
 
-def describe_stack(tokens: Sequence[str], actions: object, title: str = "") -> str:
+def describe_stack(tokens: Sequence[str], actions: ArrayLike, title: str = "") -> str:
     """The most probable actions and the hard stack they produce, as a text table.
 
     >>> push, pop = [0.9, 0.1, 0.0], [0.2, 0.8, 0.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
@@ -36,7 +37,7 @@ def action_colors(num_actions: int) -> list[str]:
 class NotebookFigure(Figure):
     """A matplotlib figure that needs no pyplot, neither to draw nor to be shown."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         FigureCanvasAgg(self)
 

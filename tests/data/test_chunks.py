@@ -5,8 +5,10 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from stackformer.data.chunks import cut, evaluation_rows, training_rows
+from stackformer.data.chunks import cut, evaluation_rows, pack, training_rows
 from stackformer.data.corpus import load_corpus
 from stackformer.data.tokenization import encode_lines, load_tokenizer, train_tokenizer
 
@@ -123,3 +125,39 @@ def test_masks_need_a_mask_token(tmp_path):
             tokenizer_dir=GOLDEN / "gpt2",
             cache_dir=tmp_path / "cache",
         )
+
+
+@settings(deadline=None, max_examples=50)
+@given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=30), ends=st.booleans())
+def test_packing_keeps_every_document_whole(sizes, ends):
+    sizes = [*sizes, 3]
+    offsets = 100 + np.cumsum([0, *sizes])
+    texts = [np.arange(a, a + n) for a, n in zip(offsets, sizes, strict=False)]
+    options = {"first": 1, "last": 2} if ends else {}
+    inner = 8 - len(options)
+    chunks, ids = pack(texts, 8, **options)
+    assert chunks.shape == ids.shape == (len(chunks), 8)
+    strings = [
+        row[numbers == n].tolist()
+        for row, numbers in zip(chunks, ids, strict=True)
+        for n in range(1, numbers.max() + 1)
+    ]
+    if ends:
+        assert all((s[0], s[-1]) == (1, 2) for s in strings)
+        strings = [s[1:-1] for s in strings]
+    expected = [
+        text[at : at + inner].tolist()
+        for text in texts
+        for at in range(0, len(text), inner)
+    ]
+    assert sorted(strings) == sorted(expected)
+    assert np.all(chunks[ids == 0] == 0)
+    # Two chunks that are at most half full would have been one.
+    assert np.sum((ids > 0).sum(1) <= 4) <= 1
+
+
+def test_packing_without_text_is_refused():
+    with pytest.raises(ValueError, match="at least one token"):
+        pack([np.array([], int)], 8)
+    with pytest.raises(ValueError, match="room for text"):
+        pack([np.arange(3)], 2, first=1, last=2)

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from stackformer import models, tasks
+from stackformer.nn.stacks import SuperpositionConfig
 
 TASK = types.SimpleNamespace(vocab_size=7, output_size=3)
 
@@ -15,7 +16,8 @@ TASK = types.SimpleNamespace(vocab_size=7, output_size=3)
 @pytest.mark.parametrize("name", models.MODELS)
 def test_every_name_builds_a_model_whose_config_can_be_saved(name):
     model = models.build(name, TASK, rngs=nnx.Rngs(0))
-    config = dataclasses.asdict(model.config)
+    to_json = getattr(model.config, "to_json", lambda: dataclasses.asdict(model.config))
+    config = to_json()
     assert (config["vocab_size"], config["output_size"]) == (7, 3)
     restored = type(model.config)(**json.loads(json.dumps(config)))
     assert restored == model.config
@@ -41,10 +43,13 @@ def test_names_mode_positions_and_overrides_reach_the_config():
         "transformer", TASK, small, mode="alm", positions="rotary", rngs=rngs
     )
     config = model.config
-    assert (config.stack, config.causal, config.positions) == (False, True, "rotary")
+    assert (config.stack, config.causal, config.positions) == (None, True, "rotary")
     assert (config.num_layers, config.d_model) == (1, 8)
-    config = models.build("stack_transformer", TASK, small, rngs=rngs).config
-    assert (config.stack, config.causal, config.positions) == (True, False, "none")
+    config = models.build(
+        "stack_transformer", TASK, {**small, "max_pops": 2}, rngs=rngs
+    ).config
+    assert (config.causal, config.positions) == (False, "none")
+    assert config.stack == SuperpositionConfig(max_pops=2)
     for name, controller in [("stack_rnn", "rnn"), ("stack_lstm", "lstm")]:
         config = models.build(name, TASK, {"stack_size": 30}, rngs=rngs).config
         assert (config.controller, config.stack_size) == (controller, 30)

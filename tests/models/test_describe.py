@@ -9,7 +9,8 @@ from flax import nnx
 
 from stackformer import models, tasks
 
-V, H, C = 6, 256, 8
+# Four special tokens, two input and two output symbols.
+V, H, C = 8, 256, 8
 HEADS = (H + 1) * 2
 # Input and bias, recurrence, output; then reading, push head, action head.
 COUNTS = {

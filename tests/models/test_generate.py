@@ -8,6 +8,7 @@ from flax import nnx
 
 from stackformer.models import StackTransformer, TransformerConfig, generate
 from stackformer.nn.positions import POSITIONS
+from stackformer.nn.stacks import FramesConfig, SuperpositionConfig
 
 BOS = 1
 
@@ -28,10 +29,10 @@ def random_tokens(batch, length):
     [{"positions": name} for name in POSITIONS]
     + [
         {"stack": False},
-        {"num_stacks": 2, "max_pops": 2},
+        {"stack": SuperpositionConfig(num_stacks=2, max_pops=2)},
         {"pre_norm": True, "stack_norm": True, "num_loops": 2},
         {"stack_layers": (1,)},
-        {"max_depth": 3},
+        {"stack": SuperpositionConfig(max_depth=3)},
     ],
     ids=str,
 )
@@ -44,6 +45,38 @@ def test_step_by_step_logits_equal_the_full_forward_pass(options):
 
     _, logits = jax.lax.scan(step, model.init_cache(3, 11), tokens.T)
     np.testing.assert_allclose(logits.swapaxes(0, 1), model(tokens), atol=1e-4)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "relative"},
+        {"stack": SuperpositionConfig(num_stacks=2, max_pops=2)},
+        {"stack": SuperpositionConfig(max_depth=3, implementation="chunkwise")},
+        {"stack": SuperpositionConfig(implementation="scan"), "num_loops": 2},
+        {"stack": FramesConfig(items=2, item_features=4, hidden=8)},
+    ],
+    ids=str,
+)
+def test_a_prompt_read_at_once_equals_its_steps(options, hard):
+    model = build(num_layers=1, **options)
+    tokens = random_tokens(3, 12)
+
+    @jax.jit
+    def by_steps(tokens):
+        cache = model.init_cache(3, 12, hard=hard)
+        return jax.lax.scan(model.decode_step, cache, tokens.T)[1][6:]
+
+    @jax.jit
+    def at_once(tokens, length):
+        # What stands behind the first `length` tokens is not read.
+        cache = model.init_cache(3, 12, hard=hard)
+        cache, first = model.prefill(cache, tokens[:, :9], length)
+        _, logits = jax.lax.scan(model.decode_step, cache, tokens[:, 7:].T)
+        return jnp.concatenate([first[None], logits])
+
+    np.testing.assert_allclose(at_once(tokens, 7), by_steps(tokens), atol=1e-4)
 
 
 def greedy_by_hand(model, prompt, num_new, output_tokens):
@@ -115,3 +148,27 @@ def test_an_encoder_cannot_generate():
     model = StackTransformer(config, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="causal"):
         generate(model, jnp.array([[BOS]]), jnp.array([1]), 2)
+
+
+def test_a_model_without_prefill_reads_prompts_step_by_step():
+    class Stepping(StackTransformer):
+        prefill = property()
+
+    config = build(num_layers=1).config
+    prompts, lengths = random_tokens(2, 5), jnp.array([5, 2])
+    plain, stepping = (
+        generate(kind(config, rngs=nnx.Rngs(0)), prompts, lengths, 3)
+        for kind in (StackTransformer, Stepping)
+    )
+    np.testing.assert_array_equal(plain[0], stepping[0])
+    np.testing.assert_allclose(plain[1], stepping[1], atol=1e-4)
+
+
+def test_symbols_that_are_not_needed_are_zeros():
+    model = build(num_layers=1)
+    prompts, lengths = random_tokens(2, 5), jnp.array([5, 4])
+    classes, logits = generate(model, prompts, lengths, 4, needed=2)
+    expected = generate(model, prompts, lengths, 4)
+    np.testing.assert_array_equal(classes[:, :2], expected[0][:, :2])
+    np.testing.assert_allclose(logits[:, :2], expected[1][:, :2], atol=1e-5)
+    np.testing.assert_array_equal(logits[0, 2:], 0.0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from stackformer.models.gpt2 import GPT2, GPT2Config
-from stackformer.models.pretrained import load_pretrained
+from stackformer.models.huggingface.pretrained import load_pretrained
+from stackformer.models.language.gpt2 import GPT2, GPT2Config
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "gpt2"
 CONFIG = GPT2Config.of_size("tiny", vocab_size=50, max_length=16)
@@ -34,7 +34,7 @@ def model() -> GPT2:
     """A model whose stacks matter: large action weights, so actions differ."""
     model = build()
     for block in model.blocks:
-        kernel = block.stack.stack.action_head.kernel
+        kernel = block.stack.action_head.kernel
         kernel[...] = kernel[...] * 50.0
     return model
 
@@ -68,7 +68,7 @@ def test_a_closed_gate_can_open():
     def gradient(model):
         return jnp.mean(model(random_tokens()) ** 2)
 
-    assert float(jnp.abs(gradient(model).blocks[0].stack.gate[...])) > 1e-6
+    assert float(jnp.abs(gradient(model).blocks[0].gate[...])) > 1e-6
 
 
 def test_the_future_does_not_matter(model):
@@ -118,9 +118,9 @@ def test_dropout_acts_on_attention_weights_too():
 
     @nnx.jit
     def attend(attention, key):
-        return attention(h, weight_dropout=0.5, key=key)
+        return attention(h, weight_dropout=0.5, key=key)[0]
 
-    plain = nnx.jit(lambda attention: attention(h))(attention)
+    plain = nnx.jit(lambda attention: attention(h)[0])(attention)
     dropped = [attend(attention, jax.random.key(seed)) for seed in (0, 1)]
     assert jnp.abs(dropped[0] - plain).max() > 1e-3 * jnp.abs(plain).max()
     assert jnp.abs(dropped[0] - dropped[1]).max() > 1e-3 * jnp.abs(plain).max()

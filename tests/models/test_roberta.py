@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from stackformer.models.pretrained import load_pretrained
-from stackformer.models.roberta import Roberta, RobertaConfig
+from stackformer.models.huggingface.pretrained import load_pretrained
+from stackformer.models.language.roberta import Roberta, RobertaConfig
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "roberta"
 

@@ -15,6 +15,7 @@ from stackformer.models import (
     count_parameters,
 )
 from stackformer.nn.positions import POSITIONS
+from stackformer.nn.stacks import SuperpositionConfig
 
 SMALL = {"vocab_size": 8, "output_size": 3, "num_layers": 2, "d_model": 16}
 
@@ -67,8 +68,8 @@ def test_parameter_count_of_the_papers_configuration():
     stack = StackTransformer(TransformerConfig(**sizes), rngs=nnx.Rngs(0))
     # A layer: 4 D² of attention, 8 D² + 5 D of feed-forward, 4 D of layer norms.
     layer = 12 * 64**2 + 9 * 64
-    assert count_parameters(vanilla) == 6 * 64 + 5 * layer + 64 * 2 + 2 == 249154
-    assert count_parameters(stack) == 249154 + 5 * (64 * 3 + 3)
+    assert count_parameters(vanilla) == 8 * 64 + 5 * layer + 64 * 2 + 2 == 249282
+    assert count_parameters(stack) == 249282 + 5 * (64 * 3 + 3)
 
 
 def test_vanilla_has_the_very_same_other_parts():
@@ -147,8 +148,8 @@ def test_dropout_is_on_exactly_when_rngs_are_given():
         {"stack_norm": True},
         {"pre_norm": True},
         {"pre_norm": True, "stack_norm": True},
-        {"num_stacks": 2},
-        {"max_pops": 2},
+        {"stack": SuperpositionConfig(num_stacks=2)},
+        {"stack": SuperpositionConfig(max_pops=2)},
         {"stack_layers": (1,)},
         {"num_loops": 3},
         {"dtype": "bfloat16"},
@@ -266,7 +267,7 @@ def test_overfits_32_strings_of_length_5(mode):
         ({"num_heads": 3}, "`num_heads` should divide `d_model`"),
         ({"positions": "learned"}, "`positions` should be"),
         ({"dropout": 1.0}, "`dropout` should be at least 0 and below 1"),
-        ({"stack_layers": (2,)}, "`stack_layers` should hold layers from 0 to 1"),
+        ({"stack_layers": (2,)}, "`stack_layers` should lie in 0..1"),
         ({"num_layers": 0}, "`num_layers`"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from stackformer.nn.attention import MultiHeadAttention
-from stackformer.nn.softmax_attention import (
+from stackformer.ops.softmax_attention import (
     FORBIDDEN,
     attention_weights,
     softmax_attention,
@@ -87,7 +87,9 @@ def test_returning_the_weights_changes_no_output(causal):
     h = jax.random.normal(jax.random.key(1), (2, 6, 16))
     mask = jnp.arange(6)[None] < jnp.array([[6], [4]])
     out, weights = attention(h, mask=mask, return_weights=True)
-    np.testing.assert_allclose(attention(h, mask=mask), out, atol=1e-5)
+    without, none = attention(h, mask=mask)
+    assert none is None
+    np.testing.assert_allclose(without, out, atol=1e-5)
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-5)
     if causal:
         assert np.all(np.triu(weights, 1) == 0.0)

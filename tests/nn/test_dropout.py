@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from stackformer.nn.dropout import dropout, dropout_key
+from stackformer.nn.dropout import dropout, forward_key
 
 
 def kept(seed, shape=(512, 512), rate=0.1):
@@ -46,9 +46,9 @@ def test_no_key_and_rate_zero_are_the_identity():
     x = jnp.ones((2, 3))
     assert dropout(x, 0.1, None) is x
     assert dropout(x, 0.0, jax.random.key(0)) is x
-    assert dropout_key(nnx.Rngs(dropout=0), 0.0) is None
+    assert forward_key(None) is None
 
 
 def test_a_missing_stream_is_named():
     with pytest.raises(ValueError, match="'dropout' stream"):
-        dropout_key(nnx.Rngs(params=0), 0.1)
+        forward_key(nnx.Rngs(params=0))

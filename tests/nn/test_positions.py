@@ -68,7 +68,7 @@ def test_alibi_is_linear_in_the_distance_and_tells_left_from_right(causal):
 @pytest.mark.parametrize("columns", [5, 9])
 def test_relative_shift_is_an_index_by_distance(columns):
     x = np.arange(5 * columns).reshape(5, columns)
-    got = np.asarray(relative_shift(jnp.asarray(x)))
+    got = np.asarray(relative_shift(jnp.asarray(x), 5))
     for i in range(5):
         for j in range(5 if columns == 9 else i + 1):
             assert got[i, j] == x[i, 4 - i + j]
@@ -84,7 +84,7 @@ def plain_weights(attention, h, causal, positions):
             logits = np.full(LENGTH, -np.inf)
             for j in range(i + 1 if causal else LENGTH):
                 if positions == "relative":
-                    relative = attention.relative
+                    relative = attention.positions
                     u = np.asarray(relative.content_bias[...])[n]
                     v = np.asarray(relative.position_bias[...])[n]
                     encoding = plain_sinusoid(i - j, FEATURES)

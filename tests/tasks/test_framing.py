@@ -19,11 +19,11 @@ def one(task, text, answer, width):
     return tasks.Sample(inputs, outputs, mask, jnp.int32(x.size))
 
 
-def test_mlm_puts_the_answer_at_the_masks():
+def test_mlm_puts_the_answer_at_the_separator_and_the_masks():
     task = tasks.get("RS")
     framed = tasks.frame(task, one(task, "abb", "bba", 4), "mlm")
     shown = task.decode_tokens(framed.tokens[0])
-    assert shown == "<bos> a b b <mask> <mask> <mask> <pad> <pad>"
+    assert shown == "<bos> a b b <sep> <mask> <mask> <pad> <pad>"
     assert framed.mask[0].tolist() == [True] * 7 + [False] * 2
     assert framed.targets[0].tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0]
     assert framed.target_mask[0].tolist() == [False] * 4 + [True] * 3 + [False] * 2
@@ -45,7 +45,7 @@ def test_positions_after_the_end_symbol_are_asked_but_do_not_count():
     mask = np.asarray([[True, False, False, False, False]])
     sample = tasks.Sample(inputs, outputs, mask, jnp.int32(4))
     framed = tasks.frame(task, sample, "mlm")
-    assert framed.tokens[0].tolist()[5:] == [tasks.MASK] * 5
+    assert framed.tokens[0].tolist()[5:] == [tasks.SEP] + [tasks.MASK] * 4
     assert int(framed.target_mask.sum()) == 1
     framed = tasks.frame(task, sample, "alm")
     assert task.decode_tokens(framed.tokens[0]) == "<bos> a b pop pop <sep> $ $ $ $"
@@ -72,12 +72,12 @@ def test_a_padded_sample_frames_to_the_same_sequence(name, mode):
             assert not a[:, width:].any()
 
 
-def test_one_vocabulary_for_inputs_and_outputs():
+def test_answer_symbols_have_ids_of_their_own():
     task = tasks.get("SM")
     assert task.vocabulary[:4] == ("<pad>", "<bos>", "<mask>", "<sep>")
-    assert task.vocabulary[4:] == ("a", "b", "pop", "push_a", "push_b", "$")
-    assert task.vocab_size == 10
-    assert task.output_tokens.tolist() == [4, 5, 9]
+    assert task.vocabulary[4:] == ("a", "b", "pop", "push_a", "push_b", "a", "b", "$")
+    assert task.vocab_size == 12
+    assert task.output_tokens.tolist() == [9, 10, 11]
     assert task.input_tokens.tolist() == [4, 5, 6, 7, 8]
 
 

@@ -7,6 +7,7 @@ import pytest
 from slow_tasks import SOLVERS
 
 from stackformer import tasks
+from stackformer.tasks import base
 
 WIDTH = 24
 
@@ -91,7 +92,9 @@ def test_encode_and_decode_are_inverse(task, padded):
 
 def test_tokens_and_symbols_fit(task):
     assert task.level in tasks.LEVELS
-    assert len(set(task.vocabulary)) == task.vocab_size
+    assert len(task.vocabulary) == task.vocab_size
+    # Answer symbols are tokens of their own, also where they look like input symbols.
+    assert not set(task.input_tokens) & set(task.output_tokens)
     for index, token in enumerate(task.output_tokens):
         assert task.vocabulary[token] == task.output_symbols[index]
     for index, token in enumerate(task.input_tokens):
@@ -221,3 +224,23 @@ def test_jit_of_a_whole_pipeline_on_traced_lengths():
 
     counts = correct(jax.random.key(0), jnp.arange(1, 9))
     assert counts.tolist() == [2 * (1 + n + n + 1) for n in range(1, 9)]
+
+
+def test_equal_tasks_are_equal_and_compile_once():
+    first, second = (tasks.get("MA", modulus=7) for _ in range(2))
+    assert first is not second and first == second and hash(first) == hash(second)
+    assert first != tasks.get("MA") and tasks.get("RS") != tasks.get("MA")
+    key = jax.random.key(0)
+    first.sample(key, 3, 6)
+    before = base._sample._cache_size()
+    second.sample(key, 3, 6)
+    assert base._sample._cache_size() == before
+
+
+def test_a_task_with_a_parameter_that_cannot_be_hashed_is_only_itself():
+    class WithArray(type(tasks.get("RS"))):
+        def __init__(self):
+            self.table = np.arange(3)
+
+    first, second = WithArray(), WithArray()
+    assert first == first and first != second and hash(first) == hash(first)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stackformer.training import Placement
+from stackformer.training import Placement, UserError
 from stackformer.training.checkpoints import Checkpoints, _checksum
 
 
@@ -94,6 +94,31 @@ def test_a_damaged_one_is_skipped_with_a_warning(saved, damage):
     # It is set aside, so that step 3 can be saved again.
     assert not (saved / "3").exists()
     assert len(list((saved.parent / "damaged_checkpoints").iterdir())) == 1
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_whole_one_of_another_structure_is_named_and_stays(saved, read_only):
+    other = abstract()
+    other["renamed"] = other.pop("a")
+    leaf = other["b"][0]
+    other["b"][0] = jax.ShapeDtypeStruct((9,), leaf.dtype, sharding=leaf.sharding)
+    before = sorted(saved.parent.rglob("*"))
+    checkpoints = Checkpoints(saved, read_only=read_only)
+    with pytest.raises(UserError) as error:
+        checkpoints.restore(other)
+    checkpoints.close()
+    message = str(error.value)
+    assert "checkpoints/3 is of another model" in message and "\n" not in message
+    assert "a float32[3, 50] is not in the model" in message
+    assert "renamed float32[3, 50] is not in the checkpoint" in message
+    assert "b.0 is int32[7] in the checkpoint, not int32[9]" in message
+    assert sorted(saved.parent.rglob("*")) == before
+
+
+def test_nothing_is_printed_or_warned(saved, recwarn, caplog, capfd):
+    assert restored(saved, read_only=True) is not None
+    assert not recwarn.list and not caplog.records
+    assert capfd.readouterr() == ("", "")
 
 
 def test_read_only_changes_nothing(saved):

@@ -11,7 +11,7 @@ import pytest
 from toy_problem import run, toy_measure, toy_problem
 
 from stackformer import training
-from stackformer.training.state import abstract_state, create_state, graph_of
+from stackformer.training.state import abstract_state, create_state
 from stackformer.training.step import make_block
 
 
@@ -99,7 +99,7 @@ def test_one_program_for_all_blocks_and_a_donated_state(caplog):
     problem = toy_problem()
     placement = training.Placement.create()
     abstract = abstract_state(problem, (0,), placement)
-    block = make_block(problem, graph_of(problem), placement, abstract, 6)
+    block = make_block(problem, problem.graph, placement, abstract, 6)
     state = create_state(problem, (0,), placement)
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for stop in (6, 8, 14):
@@ -126,6 +126,16 @@ def test_non_finite_loss_names_step_seed_and_checkpoint(tmp_path):
     assert "at step 23, seed 4" in message
     assert "last good checkpoint: step 20" in message
     assert metrics_of(tmp_path)[-1]["step"] == 20
+
+
+def test_events_are_closed_when_training_fails(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(
+        training.events.Events, "close", lambda self: closed.append(self)
+    )
+    with pytest.raises(training.NonFiniteLossError):
+        train(tmp_path, toy_problem(bad_step=2), steps=5, steps_per_dispatch=5)
+    assert len(closed) == 1
 
 
 def test_early_stopping_keeps_the_best_of_each_seed(tmp_path):
@@ -164,7 +174,7 @@ def test_early_stopping_keeps_the_best_of_each_seed(tmp_path):
 def test_measure_adds_over_batches(seeds):
     problem = toy_problem()
     state = create_state(problem, seeds, training.Placement.create())
-    graph = graph_of(problem)
+    graph = problem.graph
     measure = toy_measure()
     program = training.make_measure(measure, graph, training.Placement.create())
     sums = program(state.params, ())

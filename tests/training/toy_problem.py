@@ -45,19 +45,19 @@ class ToyModel(nnx.Module):
 def toy_problem(*, validation=None, bad_step=None, lr=1e-2, hidden=8):
     """Regression; the bucket is the width of a batch's second axis."""
 
-    def batch(data, key, step, bucket):
+    def batch(data, key, step, bucket, progress):
         x = noise(jax.random.fold_in(key, step), (16, bucket, FEATURES))
         y = x.sum(axis=-1, keepdims=True)
         if bad_step is not None:
             y = jnp.where(step == bad_step, jnp.nan, y)
         return x, y
 
-    def loss(model, batch, rngs):
+    def loss(model, batch, rngs, progress):
         x, y = batch
         error = jnp.square(model(x, rngs=rngs) - y)
         return error.mean(), {"accuracy": (error < 0.1).mean()}
 
-    def choose_bucket(step):
+    def choose_bucket(step, progress):
         return (step // 3 + step // 5) % 2
 
     return training.Problem(

@@ -23,7 +23,9 @@ def soft_example(T=200, layers=5, num_actions=3):
 
 
 def open_page(browser, tmp_path, page):
+    """Opens a page as it was written, then goes to the beginning."""
     browser.get(page.save(tmp_path / "explorer.html").as_uri())
+    browser.execute_script("stackExplorer.show(-1); stackExplorer.go(0)")
 
 
 def media(browser, **features):
@@ -68,6 +70,25 @@ def test_hard_actions_show_the_right_stack_forward_and_back(browser, tmp_path):
         assert pile == [list(pair) for pair in zip(expected, named, strict=True)]
     find(browser, "#back").click()  # nothing lies before position 0
     assert shown(browser)[0] == 0
+
+
+def test_it_opens_where_something_is_taken_from_a_stack(browser, tmp_path):
+    tokens, actions = hard_example()
+    tokens = [*tokens[:-1], "M"]
+    still = np.eye(3)[np.full(len(tokens), 2)]
+    page = viz.explore(tokens, [still, actions])
+    browser.get(page.save(tmp_path / "explorer.html").as_uri())
+    assert not find(browser, '[data-layer="0"]').is_displayed()
+    position, top, _ = shown(browser, 1)
+    first_pop = int(np.flatnonzero(actions.argmax(-1) == 1)[0])
+    assert position == first_pop and top[0] < position
+    assert "M is a mask" in find(browser, "#glossary").text
+    captions = find(browser, '[data-layer="1"]').text
+    for words in ("Top of the stack", "a row for each depth", "Attention map:"):
+        assert words in captions
+    assert browser.execute_script(
+        "return document.documentElement.scrollWidth <= innerWidth"
+    )
 
 
 def test_keyboard_slider_and_play(browser, tmp_path):

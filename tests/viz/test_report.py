@@ -111,8 +111,44 @@ def test_one_seed_has_no_deviation():
 
 def test_perplexity_above_the_paper_is_worse():
     table = make_table(table=3, unit="perplexity")
-    table["cells"] = [make_cell("RS", "Transformer, MLM", 0.6)]
+    cell = make_cell("RS", "Transformer, MLM", 0.6)
+    table["cells"] = [{**cell, "paper": {**cell["paper"], "steps": 1000}}]
     assert 'class="difference worse"' in report_page([table])
+
+
+def test_unlike_protocols_are_not_judged():
+    table = make_table(cells=[make_cell("RS", "Transformer, MLM", 0.6)])
+    text = report_page([table])
+    assert 'class="difference unlike"' in text
+    assert "trained or tested otherwise" in text
+    assert "difference better" not in text and "difference worse" not in text
+
+
+def test_contents_and_a_run_in_two_tables_once():
+    cell = make_cell("RS", "Transformer, MLM", 0.6)
+    tables = [make_table(cells=[cell]), make_table(table=2, cells=[cell])]
+    text = report_page(tables)
+    assert text.count('<details class="card"') == 1
+    assert text.count('href="#table1-rs-transformer,_mlm"') == 2
+    for anchor in ("table1", "table2", "notes", "machines"):
+        assert f'href="#{anchor}"' in text and f'id="{anchor}"' in text
+
+
+def test_cells_fold_on_a_phone(browser, page):
+    size = dict(width=390, height=800, deviceScaleFactor=1, mobile=True)
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(page.as_uri())
+        cards = find(browser, "details.card")
+        assert cards and not any(card.get_attribute("open") for card in cards)
+        browser.execute_script("arguments[0].click()", find(browser, "a.number")[0])
+        assert cards[0].get_attribute("open")
+        wide, seen = browser.execute_script(
+            "return [document.documentElement.scrollWidth, innerWidth]"
+        )
+        assert wide <= seen
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_chart_puts_points_where_the_numbers_are():
@@ -129,6 +165,8 @@ def test_chart_puts_points_where_the_numbers_are():
 
 def test_page_in_a_browser(browser, page):
     browser.get(page.as_uri())
+    # A click must not depend on how far a smooth scroll has come.
+    browser.execute_script("document.documentElement.style.scrollBehavior = 'auto'")
     assert len(find(browser, "svg.chart")) == 3
     assert len(find(browser, "tbody td")) == 4
     shown = " ".join(find(browser, "tbody td")[0].text.split())
@@ -146,7 +184,9 @@ def test_page_in_a_browser(browser, page):
     assert target == link.get_attribute("href").partition("#")[2]
 
     details = find(browser, f"[id='{target}'] details")[0]
-    details.find_element("css selector", "summary").click()
+    summary = details.find_element("css selector", "summary")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", summary)
+    summary.click()
     assert "python -m experiments.dcf --task=RS" in details.text
 
 

@@ -65,7 +65,8 @@
     pile.setAttribute("aria-label", "Most probable element at each depth, top first");
     node.append(head, ...meters.map((one) => one.node), top);
     /* Every picture is a row of two columns, so that all share the axis of positions. */
-    const picture = (label, beside, className) => {
+    const picture = (label, beside, className, caption) => {
+      node.append(element("p", "caption", caption));
       const row = element("div", `aligned ${className}`), plot = element("div", "plot");
       const canvas = element("canvas");
       canvas.setAttribute("role", "img");
@@ -76,10 +77,10 @@
       return canvas;
     };
     const side = (text) => element("span", "side", text);
-    const attends = picture("What the top of the stack attends to", height, "top");
-    const heat = picture("Soft stack, depth by position", pile, "stack");
-    const timeline = picture("Action probabilities along the string", side("actions"), "timeline");
-    const map = picture("Stack attention of all positions", side("attention map"), "map");
+    const attends = picture("What the top of the stack attends to", height, "top", "Top of the stack: which position it holds");
+    const heat = picture("Soft stack, depth by position", pile, "stack", "The stack: a row for each depth, a column for each position");
+    const timeline = picture("Action probabilities along the string", side("push, pop, no-op"), "timeline", "Actions along the string");
+    const map = picture("Stack attention of all positions", side("positions, downwards"), "map", "Attention map: what the top holds after each position");
     timeline.parentNode.addEventListener("click", (event) => go(at(event.clientX, timeline, "left", "width")));
     map.parentNode.addEventListener("click", (event) => go(at(event.clientY, map, "top", "height")));
     byId("cards").append(node);
@@ -292,7 +293,27 @@
     measured = false;
     render();
   });
+  /* What the short symbols stand for, of those that are in the string. */
+  const glossary = {
+    M: "M is a mask: there the model writes its answer.", "|": "| separates input and answer.", P: "P is pop.",
+  };
+  const words = ["⊥ is the bottom of the stack.", ...Object.keys(glossary).filter((one) => data.tokens.includes(one)).map((one) => glossary[one])];
+  setText(byId("glossary"), words.join(" "));
   window.addEventListener("resize", () => { measured = false; render(); });
   window.stackExplorer = { go, show, state, stacks: cards.map((card) => card.stack) };
-  show(state.layer);
+
+  /* Opens where something is taken from a stack: in the layer where it happens most. */
+  const taken = cards.map((card) => {
+    const tops = Array.from({ length: T }, (_, n) => argmax(card.stack.top(n)));
+    return tops.flatMap((top, n) => (n && top < tops[n - 1] ? [n] : []));
+  });
+  const most = argmax(taken.map((places) => places.length));
+  if (taken[most].length) {
+    state.position = taken[most][0];
+    show(most);
+  } else {
+    const answers = data.predictions.findIndex(Boolean);
+    state.position = answers < 0 ? T - 1 : answers;
+    show(state.layer);
+  }
 })();

@@ -29,6 +29,16 @@ for (const chart of document.querySelectorAll(".chart")) {
   chart.addEventListener("pointerdown", follow);
   chart.addEventListener("pointerleave", hide);
 }
+// On a phone the runs are folded; a link to one opens it.
+if (window.matchMedia("(max-width: 700px)").matches) {
+  for (const card of document.querySelectorAll("details.card")) card.open = false;
+}
+const unfold = () => {
+  const card = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (card && card.tagName === "DETAILS") { card.open = true; card.scrollIntoView(); }
+};
+window.addEventListener("hashchange", unfold);
+unfold();
 for (const block of document.querySelectorAll("details pre")) {
   if (!navigator.clipboard) break;
   const button = document.createElement("button");

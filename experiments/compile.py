@@ -1,0 +1,7 @@
+"""The door of `stackformer.commands.compile.command`."""
+
+from stackformer.commands import cli
+from stackformer.commands.compile.command import main
+
+if __name__ == "__main__":
+    cli.run(main)

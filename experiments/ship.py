@@ -1,0 +1,7 @@
+"""The door of `stackformer.commands.ship`."""
+
+from stackformer.commands import cli
+from stackformer.commands.ship import main
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,34 @@
+"""Checks of configuration fields: one wording each, "`x` should be …, but got …"."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raises ValueError unless the fields are integers of at least 1, or None where
+    None is the default."""
+    for name in names:
+        value = getattr(config, name)
+        default = type(config).__dataclass_fields__[name].default
+        if value is None and default is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"`{name}` should be an integer of at least 1, but got {value!r}."
+            )
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raises ValueError unless the value is one of the choices."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` should be one of {', '.join(map(str, choices))}, but got "
+            f"{value!r}."
+        )
+
+
+def check_rate(name: str, value: float | None) -> None:
+    """Raises ValueError unless the value is a dropout rate."""
+    if value is not None and not 0.0 <= value < 1.0:
+        raise ValueError(f"`{name}` should be at least 0 and below 1, but got {value}.")

@@ -1,0 +1,1 @@
+"""The command line: `stackformer NAME` and `python -m experiments.NAME`."""

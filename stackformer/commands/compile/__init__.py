@@ -1,0 +1,1 @@
+"""Compile the library for hardware that need not be there."""

@@ -1,0 +1,115 @@
+"""The public function: shapes are checked once, here, and a form is chosen.
+
+Legend: T positions, A = 3 actions, D features of an item, K items of a frame,
+E features that F reads beside a frame.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from stackformer.checks import check_choice
+from stackformer.ops.frames.by_members import frames_by_levels, frames_by_pops
+from stackformer.ops.frames.recurrent import frames_recurrent
+from stackformer.ops.frames.reference import Close, frames_reference
+
+Array = jax.Array
+
+# Those of `HARD` take the most probable action, without a gradient into the actions.
+FORMS: dict[str, Callable[..., Array]] = {
+    "reference": frames_reference,
+    "recurrent": frames_recurrent,
+    "by_pops": frames_by_pops,
+    "by_levels": frames_by_levels,
+}
+HARD = ("by_pops", "by_levels")
+
+
+def stack_of_frames(
+    actions: Array,
+    items: Array,
+    close: Close,
+    *,
+    num_items: int,
+    closing: Array | None = None,
+    segment_ids: Array | None = None,
+    at: Array | None = None,
+    implementation: str | None = None,
+) -> Array:
+    """The list of items since a bracket was opened, at every position.
+
+      no-op   frame <- frame + [item]
+      push    stack <- stack + [frame],  frame <- []
+      pop     frame <- top of the stack + [F(frame)],  the stack loses its top;
+              on the empty stack a no-op
+
+    A frame keeps its newest K items. Soft actions mix the three results linearly.
+
+    Args:
+      actions: probabilities of (push, pop, no-op), shape (..., T, 3). What position 0
+        says is ignored: it is a no-op, and so is the first position of a segment.
+      items: what a no-op adds, shape (..., T, D).
+      close: F, `(frame (B, K, D), closing (B, E)) -> (B, D)`.
+      num_items: K.
+      closing: what F reads beside the frame, at the position of the pop, shape
+        (..., T, E); the items by default.
+      segment_ids: integers, shape (..., T): neighbours of one number are a string of
+        their own, with an empty stack and an empty frame at its start.
+      at: the positions whose frames are wanted, integers of shape (..., M); all by
+        default. With certain actions the others then cost little.
+      implementation: "reference", "recurrent" (the default), or for certain actions
+        "by_pops" or "by_levels", which take the most probable action.
+
+    Returns:
+      The frame after every position, shape (..., T, K, D), or (..., M, K, D), the
+      newest item last; zeros where a frame has fewer items.
+
+    Example:
+      >>> actions = jax.nn.one_hot(jnp.array([2, 0, 2, 2, 1]), 3)  # <bos> ( 1 2 )
+      >>> items = jnp.array([[0.0], [9.0], [1.0], [2.0], [9.0]])
+      >>> frames = stack_of_frames(
+      ...     actions, items, lambda frame, _: frame.sum(-2), num_items=3)
+      >>> print(frames[-1, :, 0])  # nothing, <bos>, the sum of the bracket
+      [0. 0. 3.]
+    """
+    implementation = implementation or "recurrent"
+    check_choice("implementation", implementation, FORMS)
+    if items.ndim < 2 or actions.shape != (*items.shape[:-1], 3):
+        raise ValueError(
+            f"`actions` shape should be {(*items.shape[:-1], 3)}, as `items` has shape "
+            f"{items.shape}, but got {actions.shape}."
+        )
+    if num_items < 1:
+        raise ValueError(f"`num_items` should be at least 1, but got {num_items}.")
+    closing = items if closing is None else closing
+    for name, array in (("closing", closing[..., 0]), ("segment_ids", segment_ids)):
+        if array is not None and array.shape != items.shape[:-1]:
+            raise ValueError(
+                f"`{name}` should have the leading axes {items.shape[:-1]} of `items`, "
+                f"but got {array.shape}."
+            )
+    wide = jnp.promote_types(items.dtype, jnp.float32)
+    lead = items.shape[:-2]
+
+    def flat(array: Array) -> Array:
+        return array.reshape(-1, *array.shape[len(lead) :])
+
+    starts = jnp.zeros(items.shape[:-1], bool)
+    if segment_ids is not None:
+        starts = starts.at[..., 1:].set(segment_ids[..., 1:] != segment_ids[..., :-1])
+    options = {}
+    if at is not None and implementation in HARD:
+        options["at"] = flat(at)
+    frames = FORMS[implementation](
+        flat(actions).astype(wide),
+        flat(items).astype(wide),
+        flat(closing),
+        close,
+        num_items=num_items,
+        starts=flat(starts.at[..., 0].set(True)),
+        **options,
+    )
+    if at is not None and not options:
+        frames = jnp.take_along_axis(frames, flat(at)[:, :, None, None], axis=1)
+    return frames.reshape(*lead, -1, *frames.shape[2:]).astype(items.dtype)

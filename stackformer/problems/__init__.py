@@ -1,0 +1,1 @@
+"""What is trained with the engine: formal languages and text."""

@@ -1,0 +1,118 @@
+"""Trained models that come with the package, one safetensors file each.
+
+A file holds the parameters of one seed, and in its header the configuration of the run,
+its commit and command, the seed and the scores.
+"""
+
+import json
+import shlex
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from stackformer.extras import require
+from stackformer.problems.dcf.config import DCFConfig, task_named
+from stackformer.problems.dcf.problem import make_problem
+from stackformer.problems.dcf.trained import TrainedModel, load_run
+from stackformer.training.errors import UserError
+from stackformer.training.records import read_json
+
+_SUFFIX = ".safetensors"
+_SCORES = ("score", "score_hard", "string_score")
+
+
+def folder() -> Path:
+    """Where the shipped models lie."""
+    return Path(str(resources.files("stackformer"))) / "trained"
+
+
+def shipped() -> list[str]:
+    """Names of the models that come with the package."""
+    return sorted(path.stem for path in folder().glob(f"*{_SUFFIX}"))
+
+
+def load(name: str | Path, seed: int | None = None) -> TrainedModel:
+    """A trained model: one that comes with the package, or that of a run's folder.
+
+    Args:
+      name: "rs", "sm", "ma", "se", or with "-alm" behind it (`shipped()` lists what
+        there is); or the `--out` of an `experiments.dcf` run.
+      seed: which of the seeds of a run's folder; by default the first.
+
+    Example:
+      >>> from stackformer.problems.dcf import shipped
+      >>> {"rs", "ma"} <= set(shipped())
+      True
+      >>> load("rs").predict("abb")
+      'bba'
+    """
+    if str(name) in shipped():
+        return _read(folder() / f"{name}{_SUFFIX}")
+    if not Path(name).is_dir():
+        raise UserError(
+            f"`name` should be one of {', '.join(shipped())}, or the folder of a run, "
+            f"but got {str(name)!r}"
+        )
+    return load_run(name, seed)
+
+
+def facts(name: str) -> dict[str, Any]:
+    """What a shipped model says of itself: configuration, seed, commit, scores."""
+    with require("safetensors").safe_open(
+        folder() / f"{name}{_SUFFIX}", framework="np"
+    ) as file:
+        return json.loads(file.metadata()["stackformer"])
+
+
+def save(run: Path | str, path: Path, *, seed: int, commit: str) -> dict[str, Any]:
+    """Writes one seed of a finished run as a file to ship; returns its facts."""
+    model, _, config = load_run(run, seed)
+    written = read_json(Path(run) / "config.json")
+    results = read_json(Path(run) / "results.json")
+    (scored,) = (one for one in results["runs"] if one["seed"] == seed)
+    about = {
+        "config": config.to_json(),
+        "command": _without_folder(written["command"]),
+        "commit": commit,
+        "seed": seed,
+        "steps": results["steps"],
+        "test_strings": results["test_strings"],
+        "scores": {name: scored[name] for name in _SCORES if name in scored},
+    }
+    arrays = {name: np.asarray(x) for name, x in _flat(nnx.state(model)).items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    require("safetensors.numpy").save_file(
+        arrays, path, metadata={"stackformer": json.dumps(about)}
+    )
+    path.chmod(0o644)
+    return about
+
+
+def _without_folder(command: str) -> str:
+    """A command without the folder of the machine that it ran on."""
+    words = shlex.split(command)
+    return shlex.join(word for word in words if not word.startswith("--out="))
+
+
+def _read(path: Path) -> TrainedModel:
+    config = DCFConfig.from_json(facts(path.stem)["config"])
+    arrays = require("safetensors.numpy").load_file(path)
+    problem = make_problem(config)
+    abstract = nnx.state(nnx.eval_shape(lambda: problem.init(jax.random.key(0))))
+    state = jax.tree.unflatten(
+        jax.tree.structure(abstract), [arrays[name] for name in _flat(abstract)]
+    )
+    model = nnx.merge(problem.graph, jax.tree.map(jax.numpy.asarray, state))
+    return TrainedModel(model, task_named(config.task), config)
+
+
+def _flat(state: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(state))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        for path, leaf in leaves
+    }

@@ -1,0 +1,216 @@
+"""Bad input: one line that says what is wrong, exit code 2, and nothing lost."""
+
+import importlib
+import json
+import shutil
+import sys
+import textwrap
+
+import pytest
+
+from stackformer.commands import cli
+from stackformer.commands.main import COMMANDS
+
+GOLDEN = "tests/golden/gpt2"
+TASK = """
+    import jax.numpy as jnp
+    from stackformer import tasks
+
+    class Task(tasks.Task):
+        name, level, chance = "mine", "dcf", 0.5
+        input_symbols = output_symbols = ("a", "b")
+
+        def strings(self, key, batch_size, length, max_length):
+            {strings}
+
+        def solve(self, inputs, length):
+            {solve}
+"""
+ZEROS = "return jnp.zeros((batch_size, max_length), jnp.int32)"
+
+
+def call(monkeypatch, capsys, line) -> tuple[int, str, str]:
+    """Runs `stackformer NAME FLAGS` in this process: exit code and both outputs."""
+    name, *flags = line
+    module = importlib.import_module(f"stackformer.commands.{COMMANDS[name][0]}")
+    monkeypatch.setattr(sys, "argv", [f"stackformer {name}", *flags])
+    with pytest.raises(SystemExit) as end:
+        cli.run(module.main)
+    captured = capsys.readouterr()
+    return end.value.code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A finished smoke run, and folders that are wrong in one way each."""
+    root = tmp_path_factory.mktemp("bad")
+    small = "--model_config=d_model=4,num_layers=1,num_heads=1"
+    flags = ["--task=RS", "--preset=smoke", "--steps=5", "--test_length=7", small]
+    with pytest.MonkeyPatch.context() as patch:
+        out = f"--out={root / 'run'}"
+        patch.setattr(sys, "argv", ["stackformer dcf", *flags, out, "--no_progress"])
+        assert importlib.import_module("stackformer.commands.dcf").main() == 0
+    config = json.loads((root / "run/config.json").read_text())
+    without = {name: x for name, x in config.items() if name != "batch_size"}
+    for name, content in {
+        "list": "[]",
+        "torn": '{"experiment": "dcf", "ta',
+        "lacks": json.dumps(without),
+        "types": json.dumps({**config, "steps": "many"}),
+        "lm": json.dumps({**config, "experiment": "lm"}),
+        "model": json.dumps({**config, "model_config": {"d_model": "wide"}}),
+    }.items():
+        (root / name).mkdir()
+        (root / name / "config.json").write_text(content)
+    (root / "file").write_text("not a folder")
+    shutil.copytree(root / "run", root / "part")
+    for path in (root / "part/checkpoints/5").glob("*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(root / "run", root / "none")
+    shutil.rmtree(root / "none/checkpoints")
+    for name, strings, solve in (
+        ("raises", "raise RuntimeError('no strings today')", "return inputs"),
+        ("shape", ZEROS, "return inputs[:, :1]"),
+        ("rank", "return jnp.zeros((batch_size,), jnp.int32)", "return inputs"),
+        ("range", f"{ZEROS} + 7", "return inputs"),
+        ("answers", ZEROS, "return inputs - 1"),
+        ("text", "return 'aabb'", "return inputs"),
+    ):
+        text = TASK.format(strings=strings, solve=solve)
+        (root / f"{name}.py").write_text(textwrap.dedent(text))
+    abstract = textwrap.dedent(TASK.format(strings=ZEROS, solve="return inputs"))
+    (root / "abstract.py").write_text(abstract.partition("    def solve")[0])
+    (root / "syntax.py").write_text("class Task(:\n")
+    (root / "fails.py").write_text("1 / 0\n")
+    for name in ("hf_list", "hf_types", "hf_torn", "hf_lacks", "hf_missing"):
+        shutil.copytree(GOLDEN, root / name)
+    wrong = json.loads((root / "hf_types/config.json").read_text())
+    (root / "hf_list/config.json").write_text("[1]")
+    (root / "hf_types/config.json").write_text(json.dumps({**wrong, "n_embd": "8"}))
+    (root / "hf_missing/config.json").write_text(json.dumps({**wrong, "n_layer": 99}))
+    wrong.pop("n_layer")
+    (root / "hf_lacks/config.json").write_text(json.dumps(wrong))
+    weights = root / "hf_torn/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    (root / "cache").mkdir()
+    (root / "text").mkdir()
+    for split in ("train", "valid", "test"):
+        text = " the cat sat on the mat , and a dog saw it .\n" * 300
+        (root / f"text/wiki.{split}.tokens").write_text(text)
+    return root
+
+
+LM = ("lm", "--task=alm", "--dataset=wikitext2", "--data_dir={}/text")
+RS = ("dcf", "--task=RS", "--preset=smoke", "--out={}/new")
+# What is typed, and words of the answer.
+BAD = [
+    ((*RS, "--seeds=99999999999999999999"), "--seeds should be different whole"),
+    ((*RS, "--seeds=0,4294967296"), "--seeds should be different whole"),
+    ((*RS, "--seeds=0,0"), "--seeds should be different whole"),
+    ((*RS, "--lr=nan"), "--lr: expected a finite number"),
+    ((*RS, "--lr=0"), "--lr should be a finite number above 0"),
+    ((*RS, "--test_length=1000000000"), "--test_length should be smaller"),
+    ((*RS, "--train_length=10000000", "--test_length=20000000"), "should be smaller"),
+    ((*RS, "--batch_size=100000000000"), "--batch_size should be smaller"),
+    ((*RS, "--test_length=3"), "--test_length should be above"),
+    ((*RS, "--mesh=data:1,data:1"), "--mesh"),
+    ((*RS, "--mesh=rows:2"), "--mesh"),
+    ((*RS, "--curriculum=fixed"), "--curriculum"),
+    ((*RS, "--model_config=d_model=-3"), "d_model"),
+    ((*RS, "--model_config=d_modell=3"), "d_modell"),
+    ((*RS, "--unknown"), "unrecognized arguments: --unknown; see"),
+    ((*RS, "--mode=both"), "see stackformer dcf --help"),
+    (("dcf",), "--task is required"),
+    (("dcf", "--task=XY"), "unknown task"),
+    (("dcf", "--task=RS", "--preset=smoke", "--out={}/file"), "--out should be"),
+    (("dcf", "--task=RS", "--preset=smoke", "--out=/proc/x/y"), "--out should be"),
+    (("dcf", "--task=RS", "--preset=smoke", "--out={}/" + "x" * 300), "--out should"),
+    (("dcf", "--eval_only", "--out={}/list"), "config.json should hold an object"),
+    (("dcf", "--eval_only", "--out={}/torn"), "cannot be read"),
+    (("dcf", "--eval_only", "--out={}/lacks"), "batch_size"),
+    (("dcf", "--eval_only", "--out={}/types"), "--steps should be a whole number"),
+    (("dcf", "--eval_only", "--out={}/lm"), "should be of an experiments.dcf run"),
+    (("dcf", "--eval_only", "--out={}/model"), "d_model"),
+    (("dcf", "--eval_only", "--out={}/nothing"), "does not exist"),
+    (("dcf", "--eval_only", "--out={}/none"), "no checkpoints"),
+    (("dcf", "--predict=abc", "--out={}/run"), "--predict: "),
+    (("dcf", "--predict=", "--out={}/run"), "--predict: "),
+    (("dcf", "--predict=ab", "--out={}/list"), "config.json should hold an object"),
+    (("dcf", "--task={}/abstract.py:Task"), "solve"),
+    (("dcf", "--task={}/raises.py:Task"), "no strings today"),
+    (("dcf", "--task={}/shape.py:Task"), "solve"),
+    (("dcf", "--task={}/rank.py:Task"), "strings"),
+    (("dcf", "--task={}/range.py:Task"), "strings"),
+    (("dcf", "--task={}/answers.py:Task"), "solve"),
+    (("dcf", "--task={}/text.py:Task"), "strings"),
+    (("dcf", "--task={}/syntax.py:Task"), "invalid syntax"),
+    (("dcf", "--task={}/fails.py:Task"), "division by zero"),
+    (("dcf", "--task={}/raises.py:Other"), "Other"),
+    (("dcf", "--task={}/nowhere.py:Task"), "nowhere.py"),
+    (("dcf", "--task=nowhere:Task"), "nowhere"),
+    (("tasks", "--task=RS", "--length=1000000000"), "--length should be smaller"),
+    (("tasks", "--task=RS", "--n=99999999999"), "--n should be smaller"),
+    (("tasks", "--task=RS", "--n=0"), "--n: expected a whole number"),
+    (("tasks", "--task=RS", "--seed=99999999999999999999"), "--seed"),
+    (("tasks", "--task={}/raises.py:Task"), "no strings today"),
+    (("tasks", "--task={}/range.py:Task"), "strings"),
+    (("tasks", "--task=MA", "--answer=(1+2"), "(1+2"),
+    (("tasks", "--task=MA", "--answer=1+"), "1+"),
+    (("tasks", "--task=SE", "--answer=(1+2)=3"), "(1+2)=3"),
+    (("tasks", "--task=RS", "--answer="), "empty"),
+    (("tasks", "--answer=ab"), "--task"),
+    (("tasks", "--task=RS", "--export={}/file"), "--export"),
+    (("tasks", "--task=RS", "--export=/proc/x"), "--export"),
+    (("attention_maps", "--out={}/run", "--length=100000"), "--length should be"),
+    (("attention_maps", "--out={}/run", "--save_to={}/file"), "--save_to should be"),
+    (("attention_maps", "--out={}/run", "--save_to=/proc/x"), "--save_to should be"),
+    (("attention_maps", "--out={}/run", "--seed=7"), "seeds [0], not 7"),
+    (("attention_maps", "--out={}/run", "--string_seed=-5"), "--string_seed"),
+    (("attention_maps", "--out={}/run", "--layers=9"), "--layers"),
+    (("attention_maps", "--out={}/nothing"), "or the folder of a run"),
+    (("attention_maps", "--out={}/list"), "config.json should hold an object"),
+    ((*LM, "--pretrained={}/hf_list"), "config.json"),
+    ((*LM, "--pretrained={}/hf_types"), "hf_types"),
+    ((*LM, "--pretrained={}/hf_torn"), "hf_torn"),
+    ((*LM, "--pretrained={}/hf_lacks"), "n_layer"),
+    ((*LM, "--pretrained={}/hf_missing"), "missing"),
+    ((*LM, "--pretrained=gpt2"), "download"),
+    ((*LM, "--size=tiny", "--out={}/file"), "--out should be"),
+    ((*LM, "--size=tiny", "--out={}/new", "--cache_dir={}/file"), "--cache_dir"),
+    ((*LM, "--size=tiny", "--out={}/new", "--cache_dir=/proc/x"), "--cache_dir"),
+    ((*LM, "--size=tiny", "--vocab_size=3"), "--vocab_size should be"),
+    ((*LM, "--size=tiny", "--dropout=2"), "dropout"),
+    ((*LM, "--size=tiny", "--stack_layers=77"), "stack_layers"),
+    (("lm", "--task=alm", "--dataset=ptb", "--data_dir={}/nothing"), "nothing"),
+    (("lm", "--sample", "--out={}/run", "--prompt=a"), "experiments.lm run"),
+    (("lm", "--export={}/file", "--out={}/run"), "experiments.lm run"),
+    (("lm_table", "{}/nothing"), "does not exist"),
+    (("lm_table", "{}/run"), "experiments.lm"),
+    (("tables", "--dry_run", "--", "--task=SM"), "--task"),
+    (("tables", "--dry_run", "--", "--seeds=3"), "--seeds"),
+    (("tables", "--dry_run", "--", "--nonsense"), "--nonsense"),
+    (("tables", "--dry_run", "--seeds=0,0"), "--seeds should be different"),
+    (("tables", "--report_only", "--out={}/nothing"), "does not exist"),
+    (("tables", "--report_only", "--out={}/file"), "--out"),
+    (("tables", "--tasks=RS", "--out={}/file"), "--out should be"),
+    (("tables", "--launcher=submitit", "--cluster=slurm", "--out={}/t"), "srun"),
+    (("benchmark", "--lengths=7", "--out={}/b"), "--lengths should be"),
+    (("benchmark", "nothing"), "PART should be one of"),
+    (("benchmark", "--out={}/file"), "--out should be"),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), BAD, ids=[" ".join(line)[:90] for line, _ in BAD]
+)
+def test_one_line_says_what_is_wrong(folders, monkeypatch, capsys, line, words):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folders / "cache"))
+    before = sorted(path.name for path in folders.iterdir())
+    line = [part.replace("{}", str(folders)) for part in line]
+    code, _, errors = call(monkeypatch, capsys, line)
+    assert code == 2
+    assert errors.startswith("error: ") and errors.count("\n") == 1, errors
+    assert words in errors
+    assert len(errors) < 900
+    left = sorted(path.name for path in folders.iterdir())
+    assert left == before, "a refused command leaves no folder"

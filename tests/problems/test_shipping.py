@@ -1,0 +1,39 @@
+"""The models that come with the package answer as their files say."""
+
+import jax
+import numpy as np
+import pytest
+
+import stackformer
+from stackformer.problems.dcf import shipped, shipping
+from stackformer.training.errors import UserError
+
+
+def test_the_first_ones_are_there():
+    assert {"rs", "rs-alm", "ma", "se"} <= set(shipped())
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_model_holds_its_scores(name):
+    path = shipping.folder() / f"{name}.safetensors"
+    assert path.stat().st_size < 2 * 2**20
+    facts = shipping.facts(name)
+    assert {"config", "command", "commit", "seed", "steps", "scores"} <= set(facts)
+    assert "--out" not in facts["command"] and facts["scores"]["score"] > 0.99
+    trained = stackformer.load(name)
+    sample = trained.task.sample(jax.random.key(7), 24, 64)
+    pairs = trained.task.decode_sample(sample)
+    for hard in (False, True):
+        said = trained.predict([text for text, _ in pairs], hard=hard)
+        assert np.mean([a == b for a, (_, b) in zip(said, pairs, strict=True)]) > 0.95
+
+
+def test_arithmetic_by_hand():
+    model = stackformer.load("ma")
+    assert model.predict("((3*(1+4))-(2+(-3)))") == "1"
+    assert model.predict(["(2+2)", "(4*4)"]) == ["4", "1"]
+
+
+def test_unknown_names_are_one_line():
+    with pytest.raises(UserError, match=r"`name` should be one of .*rs.*nothing"):
+        stackformer.load("nothing")
