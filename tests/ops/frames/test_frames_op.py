@@ -65,6 +65,21 @@ def program(actions, *, num_items):
     return frames
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.value_and_grad, argnums=(2, 3, 4, 5), has_aux=True)
+def value_and_gradients(implementation, num_items, actions, items, beside, weights):
+    """The frames, and the gradients of their product with fixed random numbers."""
+    frames = stack_of_frames(
+        actions,
+        items,
+        close_with(weights),
+        num_items=num_items,
+        closing=beside,
+        implementation=implementation,
+    )
+    return jnp.sum(frames * jax.random.normal(jax.random.key(9), frames.shape)), frames
+
+
 @pytest.mark.parametrize("implementation", [f for f in FORMS if f != "reference"])
 @pytest.mark.parametrize(
     "batch, length, features, num_items", [(2, 1, 3, 2), (3, 13, 2, 3)]
@@ -74,29 +89,10 @@ def test_every_form_equals_the_reference(
 ):
     hard = implementation in HARD
     actions, items, beside = inputs(batch, length, features, hard=hard)
-    weights = network(features, 2)
-    probe = jax.random.normal(jax.random.key(9), (batch, length, num_items, features))
-
-    def loss(implementation, actions, items, beside, weights):
-        frames = stack_of_frames(
-            actions,
-            items,
-            close_with(weights),
-            num_items=num_items,
-            closing=beside,
-            implementation=implementation,
-        )
-        return jnp.sum(frames * probe), frames
-
-    def both(implementation):
-        function = functools.partial(loss, implementation)
-        gradient = jax.jit(
-            jax.value_and_grad(function, argnums=(0, 1, 2, 3), has_aux=True)
-        )
-        return gradient(actions, items, beside, weights)
-
-    (_, frames), grads = both(implementation)
-    (_, expected), expected_grads = both("reference")
+    arrays = (actions, items, beside, network(features, 2))
+    (_, frames), grads = value_and_gradients(implementation, num_items, *arrays)
+    # One program for all forms: the loops take long to compile.
+    (_, expected), expected_grads = value_and_gradients("reference", num_items, *arrays)
     np.testing.assert_allclose(frames, expected, atol=1e-5)
     if hard:
         np.testing.assert_array_equal(grads[0], 0.0)
