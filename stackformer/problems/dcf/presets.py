@@ -108,5 +108,5 @@ def _frames(short: str | None) -> dict[str, Any]:
     if short in BRACKETS:
         model |= {"actions_from": "strings", "noise": 0.5, "hidden": 128}
         values |= {"balance": 1.0, "balance_steps": 1_000}
-        values["steps"] = 3_000 if short == "MA" else 6_000
+        values["steps"] = 3_000 if short == "MA" else 9_000
     return {**values, "model_config": model}
