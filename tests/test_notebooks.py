@@ -22,8 +22,8 @@ def outputs_of(notebook):
     return [out for cell in notebook.cells for out in cell.get("outputs", [])]
 
 
-def test_all_five_are_here():
-    assert [name[:2] for name in NAMES] == ["01", "02", "03", "04", "05"]
+def test_all_six_are_here():
+    assert [name[:2] for name in NAMES] == ["01", "02", "03", "04", "05", "06"]
 
 
 @pytest.mark.parametrize("name", NAMES)

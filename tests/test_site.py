@@ -1,0 +1,78 @@
+"""What the site shows that stands elsewhere: every public name, links that lead on, and
+the explorers of shipped models. `make -C docs html` builds it, in `.ci/run`."""
+
+import importlib
+import pkgutil
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import stackformer
+
+DOCS = Path(__file__).parent.parent / "docs"
+# Not for users: forms of a kernel, behind `implementation=`.
+INTERNAL = (
+    "stackformer.ops.stack_attention.chunkwise",
+    "stackformer.ops.stack_attention.pallas",
+)
+
+
+@pytest.fixture(scope="module")
+def generate():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        yield importlib.import_module("generate")
+        sys.modules.pop("generate")
+
+
+def test_the_reference_has_every_public_name(generate, tmp_path):
+    generate.write_api(tmp_path / "api")
+    names = ["stackformer"]
+    for module in pkgutil.walk_packages(stackformer.__path__, "stackformer."):
+        commands = module.name.startswith("stackformer.commands")
+        if module.ispkg and not commands and module.name not in INTERNAL:
+            names.append(module.name)
+    for package in names:
+        public = getattr(importlib.import_module(package), "__all__", None)
+        if public is None:
+            continue
+        text = (tmp_path / f"api/{package}.rst").read_text(encoding="utf-8")
+        for name in public:
+            assert re.search(rf"\b{re.escape(f'{package}.{name}')}\b", text), name
+
+
+def test_links_of_copied_texts_lead_somewhere(generate, tmp_path):
+    generate.copy_texts(tmp_path)
+    pages = {*generate.PAGES.values()}
+    for path in tmp_path.glob("*/*.md"):
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r"```[^`]*```|`[^`\n]*`", "", text)
+        links = re.findall(r"\]\((?!\w+:)([^()#\s]+)", text)
+        for link in links:
+            assert (path.parent / link).exists(), f"{path.name}: {link}"
+        for link in re.findall(r'href="([^"]+)"', text):
+            assert link.removeprefix("../") in pages
+    assert "06_a_transformer" in (tmp_path / "notebooks/index.md").read_text()
+
+
+def test_a_dead_link_is_refused(generate, tmp_path):
+    source = "experiments/results/README.md"
+    with pytest.raises(ValueError, match=r"no such file: nowhere\.md"):
+        generate.with_links("[here](nowhere.md)", source, tmp_path)
+    kept = "`[here](nowhere.md)` and [there](https://example.org)"
+    assert generate.with_links(kept, source, tmp_path) == kept
+
+
+def test_explorers_of_shipped_models_open_without_a_server(generate, tmp_path, browser):
+    generate.write_pages(tmp_path / "pages")
+    page = (DOCS / "explorer.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r'(?:src|href)="([^"]+)"', page))
+    assert linked == {"stack_explorer.html", "frames_explorer.html"}
+    for name, text in generate.LIVE.items():
+        assert f"--out={name} --input=" in page and text in page
+    for name, model in (("stack_explorer", "reverse"), ("frames_explorer", "modular")):
+        browser.get((tmp_path / f"pages/{name}.html").as_uri())
+        assert model in browser.find_element("css selector", "h1").text
+        assert not [e for e in browser.get_log("browser") if e["level"] == "SEVERE"]
