@@ -94,6 +94,29 @@ def test_the_fused_form_on_a_mesh(kind):
     assert not row.collectives
 
 
+@both
+def test_the_fused_form_of_several_strings(target):
+    where = Placement.create(devices=devices(target)).replicated
+    arrays = [
+        jax.ShapeDtypeStruct(shape, dtype, sharding=where)
+        for shape, dtype in (
+            ((2, 65, 3), jnp.float32),
+            *[((2, 65, 16), jnp.float32)] * 2,
+            ((2, 65), jnp.int32),
+        )
+    ]
+
+    def both_ways(actions, values, cotangent, segment_ids):
+        attend = functools.partial(
+            stack_attention, implementation="pallas", segment_ids=segment_ids
+        )
+        top, pull = jax.vjp(attend, actions, values)
+        return top, *pull(cotangent)
+
+    lower = functools.partial(jax.jit(both_ways).lower, *arrays)
+    compiled(programs.Program("pallas, several strings", lower), target)
+
+
 def test_the_fused_form_on_the_next_tpu():
     compiled(kernel("v6e:2x2", "pallas", length=129), "v6e:2x2")
 

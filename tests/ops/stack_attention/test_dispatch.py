@@ -5,16 +5,17 @@ import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from kernel_checks import random_inputs
 
-from stackformer import stack_attention
 from stackformer.commands.benchmark.kernel import best_table
 from stackformer.commands.benchmark.timing import summarize
 from stackformer.ops.stack_attention.dispatch import assume_backend
 from stackformer.ops.stack_attention.forms import choose
 from stackformer.ops.stack_attention.pallas import attend, gpu
+from stackformer.ops.stack_attention.recurrent import stack_attention_recurrent
 
 
 def test_a_table_of_the_user_is_used(tmp_path, monkeypatch):
@@ -68,8 +69,12 @@ def test_the_benchmark_says_what_the_table_should_be():
     ]
 
 
-@pytest.mark.parametrize(("length", "max_depth"), [(20, None), (23, 5)])
-def test_the_kernels_for_gpus_equal_the_recurrent_form(length, max_depth, monkeypatch):
+@pytest.mark.parametrize(
+    ("length", "max_depth", "begin"), [(20, None, ()), (23, 5, (4, 5, 17))]
+)
+def test_the_kernels_for_gpus_equal_the_recurrent_form(
+    length, max_depth, begin, monkeypatch
+):
     """Interpreted, with several blocks of rows; a barrier has nothing to wait for."""
     sizes = gpu.plan
 
@@ -82,12 +87,20 @@ def test_the_kernels_for_gpus_equal_the_recurrent_form(length, max_depth, monkey
         function = functools.partial(_interpreted, getattr(gpu, name))
         monkeypatch.setattr(gpu, name, function)
     logits, values = random_inputs(length, (2,))
+    starts = jnp.isin(jnp.arange(length), jnp.array(begin)) if begin else None
+    starts = starts if starts is None else jnp.stack([starts, ~starts])
     fused = functools.partial(
-        attend.stack_attention_pallas, max_depth=max_depth, backend="gpu"
+        attend.stack_attention_pallas,
+        max_depth=max_depth,
+        starts=starts,
+        backend="gpu",
     )
-    steps = functools.partial(
-        stack_attention, implementation="recurrent", max_depth=max_depth
-    )
+
+    def steps(actions, values):
+        return stack_attention_recurrent(
+            actions, values, max_depth=max_depth, starts=starts
+        )[0]
+
     got, wanted = (_pulled(f, jax.nn.softmax(logits), values) for f in (fused, steps))
     for found, right in zip(got, wanted, strict=True):
         np.testing.assert_allclose(found, right, atol=1e-5)

@@ -31,8 +31,6 @@ def difference(function, point, direction, step=1e-4):
 
 @every_form
 def test_hessian_vector_products(form):
-    if form["implementation"] == "pallas":
-        pytest.skip("a fused kernel has a first derivative alone")
     with jax.enable_x64(True):
         point = random_inputs(7, features=2, dtype=jnp.float64)
         direction = random_inputs(7, features=2, dtype=jnp.float64, seed=1)

@@ -20,7 +20,7 @@ _ROWS = 128
 _WARPS = 4
 
 
-def plan(length: int, features: int, depth: int) -> Plan:
+def plan(length: int, features: int, depth: int, numbers: int) -> Plan:
     """Sizes for `length` steps: about sqrt(length) chunks, K a power of two."""
     del features
     size = 8
@@ -28,7 +28,8 @@ def plan(length: int, features: int, depth: int) -> Plan:
         size *= 2
     block = min(_ROWS, pl.next_power_of_2(depth + 1))
     blocks = -(-(depth + 1) // block)
-    return Plan(depth, size, -(-length // size), block, blocks, plgpu.debug_barrier)
+    chunks = -(-length // size)
+    return Plan(depth, size, chunks, block, blocks, plgpu.debug_barrier, numbers)
 
 
 def forward(
@@ -78,7 +79,7 @@ def backward(
     *,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Gradients of actions (B, C, 1, 3 K), values (B, C K, D), bottom (B, 1, D)."""
+    """Gradients of actions (B, C, 1, A K), values (B, C K, D), bottom (B, 1, D)."""
     features = values.shape[-1]
     values, d_tops = _pad_features(values), _pad_features(d_tops)
     batch, length, padded = values.shape
@@ -105,7 +106,7 @@ def backward(
     rows = sizes.rows
     work, lam = ((batch, n, rows, padded) for n in (sizes.steps, 2))
     # Each group of features has its own part of the gradient of the actions.
-    parts = (batch, groups, sizes.chunks, 3 * sizes.steps)
+    parts = (batch, groups, sizes.chunks, sizes.numbers * sizes.steps)
     d_parts, d_values, d_bottom, _, _ = pl.pallas_call(
         kernel,
         grid=(batch, groups),

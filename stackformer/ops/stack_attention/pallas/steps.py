@@ -6,6 +6,9 @@ rows beyond are padding. A step reads one slot and writes another:
 
     new[k] = push old[k-1] + no-op old[k] + pop old[k+1]     k = 1..H
     new[H+1] = (push + no-op + pop) old[H+1]
+
+Where strings begin within a row there is a fourth number, the reset: it is 1 at a first
+position, whose other numbers are 0, and adds the value to all elements and the bottom.
 """
 
 import dataclasses
@@ -30,6 +33,7 @@ class Plan:
       block: rows that are moved at once.
       blocks: how many of these there are; block * blocks >= H + 1.
       barrier: makes what all threads wrote visible to all; nothing on a TPU.
+      numbers: of a step, push, pop, no-op, and the reset where there are 4.
     """
 
     depth: int
@@ -38,6 +42,7 @@ class Plan:
     block: int
     blocks: int
     barrier: Callable[[], None]
+    numbers: int
 
     @property
     def rows(self) -> int:
@@ -83,14 +88,15 @@ def copy(plan: Plan, source: Ref, at: Any, target: Ref, to: Any) -> None:
     plan.barrier()
 
 
-def actions_of(actions: Ref, chunk: Any, j: Any) -> tuple[Any, Any, Any]:
-    """Push, pop, no-op of local step j, from a reference (C, 3 K)."""
-    return tuple(actions[chunk, 3 * j + a] for a in range(3))  # type: ignore
+def actions_of(plan: Plan, actions: Ref, chunk: Any, j: Any) -> tuple[Any, ...]:
+    """The A numbers of local step j, from a reference (C, A K)."""
+    first = plan.numbers * j
+    return tuple(actions[chunk, first + a] for a in range(plan.numbers))
 
 
 def step(plan: Plan, stack: Ref, old: Any, new: Any, action: Any, value: Any) -> None:
     """One step, from slot `old` to slot `new`."""
-    push, pop, noop = action
+    push, pop, noop, *reset = action
     stack[old, pl.ds(0, 1), :] = value
     plan.barrier()
 
@@ -99,8 +105,9 @@ def step(plan: Plan, stack: Ref, old: Any, new: Any, action: Any, value: Any) ->
         mixed = push * above + noop * here + pop * below
         kept = (push + noop + pop) * here
         inside = plan.depths(first, here.shape[-1]) <= plan.depth
+        moved = jnp.where(inside, mixed, kept)
         rows = pl.ds(first + 1, plan.block)
-        stack[new, rows, :] = jnp.where(inside, mixed, kept)
+        stack[new, rows, :] = moved + reset[0] * value if reset else moved
         return carry
 
     plan.for_blocks(move, 0)
@@ -109,16 +116,17 @@ def step(plan: Plan, stack: Ref, old: Any, new: Any, action: Any, value: Any) ->
 
 def step_back(
     plan: Plan, stack: Ref, at: Any, lam: Ref, old: Any, new: Any, action: Any, d_top
-) -> tuple[tuple[Any, Any, Any], jax.Array]:
+) -> tuple[tuple[Any, ...], jax.Array]:
     """The transpose of a step that read slot `at` of `stack`.
 
     `lam` holds the cotangents of the elements after the step in slot `old`; those
     before it are written to slot `new`.
 
     Returns:
-      The gradients of push, pop and no-op, and of the value.
+      The gradients of the step's numbers (zero for the reset, which is given) and of
+      the value.
     """
-    push, pop, noop = action
+    push, pop, noop, *reset = action
     first_row = pl.ds(1, 1)
     lam[old, first_row, :] = lam[old, first_row, :] + d_top
     plan.barrier()
@@ -146,11 +154,14 @@ def step_back(
     zero = jnp.zeros((), lam.dtype)
     gradients = plan.for_blocks(move, (zero, zero, zero))
     d_value = push * lam[old, first_row, :]
+    if reset:
+        gradients = (*gradients, zero)
+        d_value += reset[0] * column_sum(plan, lam, old, d_top.shape[-1])
     plan.barrier()
     return gradients, d_value
 
 
-def column_sum(plan: Plan, lam: Ref, slot: int, features: int) -> jax.Array:
+def column_sum(plan: Plan, lam: Ref, slot: Any, features: int) -> jax.Array:
     """The sum of the elements and the bottom, shape (1, D)."""
 
     def add(first, total):
@@ -171,7 +182,8 @@ def forward_chunk(
         here = pl.ds(chunk * plan.steps + j, 1)
         old = j & 1
         new = 1 - old
-        step(plan, work, old, new, actions_of(actions, chunk, j), values[here, :])
+        action = actions_of(plan, actions, chunk, j)
+        step(plan, work, old, new, action, values[here, :])
         tops[here, :] = work[new, pl.ds(1, 1), :]
         return carry
 
@@ -193,7 +205,7 @@ def backward_chunk(
 
     def again(j, carry):
         value = values[pl.ds(chunk * plan.steps + j, 1), :]
-        step(plan, work, j, j + 1, actions_of(actions, chunk, j), value)
+        step(plan, work, j, j + 1, actions_of(plan, actions, chunk, j), value)
         return carry
 
     last = plan.steps - 1
@@ -211,11 +223,11 @@ def backward_chunk(
             lam,
             i & 1,
             1 - (i & 1),
-            actions_of(actions, chunk, j),
+            actions_of(plan, actions, chunk, j),
             d_tops[here, :],
         )
         for a, gradient in enumerate(gradients):
-            d_actions[chunk, 3 * j + a] = gradient
+            d_actions[chunk, plan.numbers * j + a] = gradient
         d_values[here, :] = d_value
         return carry
 

@@ -20,12 +20,12 @@ _BUDGET = 5 * 2**20
 _LANES, _SUBLANES = 128, 8
 
 
-def plan(length: int, features: int, depth: int) -> Plan:
+def plan(length: int, features: int, depth: int, numbers: int) -> Plan:
     """Sizes for `length` steps: K = 16 where that fits into VMEM, otherwise 8."""
     block = -(-(depth + 1) // _SUBLANES) * _SUBLANES
     row = -(-features // _LANES) * _LANES * 4
     size = 16 if 16 * (block + _SUBLANES) * row <= _BUDGET and length > 8 else 8
-    return Plan(depth, size, -(-length // size), block, 1, lambda: None)
+    return Plan(depth, size, -(-length // size), block, 1, lambda: None, numbers)
 
 
 def forward(
@@ -71,7 +71,7 @@ def backward(
     *,
     interpret: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Gradients of actions (B, C, 1, 3 K), values (B, C K, D), bottom (B, 1, D)."""
+    """Gradients of actions (B, C, 1, A K), values (B, C K, D), bottom (B, 1, D)."""
     batch, _, features = values.shape
     last = sizes.chunks - 1
 
@@ -136,7 +136,7 @@ def _order(last: int | None, chunk: Any) -> Any:
 
 def _actions(sizes: Plan, last: int | None = None) -> pl.BlockSpec:
     return pl.BlockSpec(
-        (1, 1, 1, 3 * sizes.steps),
+        (1, 1, 1, sizes.numbers * sizes.steps),
         lambda b, c: (b, _order(last, c), 0, 0),
         memory_space=pltpu.SMEM,
     )
