@@ -67,6 +67,7 @@ def of_gpt2(**options):
 KINDS = {
     "counter": CounterConfig(),
     "frames": stacks.FramesConfig(items=3, item_features=8, hidden=16),
+    "nondeterministic": stacks.NondeterministicConfig(states=1, symbols=2),
     "superposition": stacks.SuperpositionConfig(),
 }
 
