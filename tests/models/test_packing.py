@@ -11,7 +11,11 @@ from stackformer.models import StackTransformer, TransformerConfig
 from stackformer.models.language.gpt2 import GPT2, GPT2Config
 from stackformer.models.language.roberta import Roberta, RobertaConfig
 from stackformer.nn.positions import POSITIONS
-from stackformer.nn.stacks import FramesConfig, SuperpositionConfig
+from stackformer.nn.stacks import (
+    FramesConfig,
+    NondeterministicConfig,
+    SuperpositionConfig,
+)
 
 LENGTHS = (4, 1, 6)
 # An id may come back: neighbours of one number are a string.
@@ -37,6 +41,7 @@ CASES = {
     "gpt2": gpt2,
     "roberta": roberta,
     "frames": lambda: transformer(stack=FRAMES, causal=True),
+    "nondeterministic": lambda: transformer(stack=NondeterministicConfig(symbols=2)),
     "two stacks": lambda: transformer(stack=SuperpositionConfig(num_stacks=2)),
     "chunks": lambda: transformer(stack=SuperpositionConfig(chunk_size=4)),
     **{

@@ -94,7 +94,7 @@ class NDStackMemory(nnx.Module):
         del input_lengths, hard
         length, batch, _ = z.shape
         sizes = (self.num_states, self.num_symbols)
-        alpha, below = init_ndstack(batch, length, *sizes)
+        alpha, first = init_ndstack(batch, length + 1, *sizes)
         graph, params = nnx.split(self)
 
         def step(params, carry, last, node, inputs):
@@ -105,10 +105,7 @@ class NDStackMemory(nnx.Module):
             new_state, h = memory.controller(state, z_t)
             flat = jax.nn.log_softmax(memory.action_head(h), axis=-1)
             transitions = Transitions.split(flat, *sizes)
-            alpha, base, mix = ndstack_step(
-                alpha, last.reshape(below.shape), node, transitions.where(keep)
-            )
-            base = base.reshape(last.shape)
+            alpha, base, mix = ndstack_step(alpha, last, node, transitions.where(keep))
             carry = (keep_where(keep, new_state, state), alpha)
             return carry, base, mix, (h, _kinds(transitions))
 
@@ -116,7 +113,7 @@ class NDStackMemory(nnx.Module):
             step,
             params,
             (self.controller.init_state(batch), alpha),
-            below.reshape(*below.shape[:3], -1),
+            first,
             (z, mask.astype(z.dtype)),
         )
         return hidden, logits[:, :, None]

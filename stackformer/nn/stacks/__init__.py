@@ -5,12 +5,17 @@ from typing import Any
 
 from stackformer.nn.stacks.base import Stack, StackConfig, StackOutput
 from stackformer.nn.stacks.frames import FramesConfig, FrameStack
+from stackformer.nn.stacks.nondeterministic import (
+    NondeterministicConfig,
+    NondeterministicStack,
+)
 from stackformer.nn.stacks.sampling import SAMPLINGS, choose_actions, entropy
 from stackformer.nn.stacks.superposition import StackAttention, SuperpositionConfig
 
 # Every kind of stack by name: `--stack=NAME`, and the "name" in saved configurations.
 STACKS: dict[str, type[StackConfig]] = {
-    config.name: config for config in (SuperpositionConfig, FramesConfig)
+    config.name: config
+    for config in (SuperpositionConfig, FramesConfig, NondeterministicConfig)
 }
 
 # What a model's configuration takes as its stack.
@@ -51,6 +56,8 @@ __all__ = [
     "STACKS",
     "FrameStack",
     "FramesConfig",
+    "NondeterministicConfig",
+    "NondeterministicStack",
     "Stack",
     "StackAttention",
     "StackConfig",

@@ -1,4 +1,4 @@
-"""The nondeterministic stack: all runs of a weighted pushdown automaton at once.
+"""One step of the nondeterministic stack, for all runs of the automaton at once.
 
 After DuSell and Chiang (2020, 2022). The automaton has Q states and S stack symbols. It
 starts in state 0 with one symbol 0 on its stack, and each step takes one of three kinds
@@ -33,6 +33,15 @@ is the probability, given state r and y on top at node n, that what lies below w
 top at node i, in state q and with symbol x. It needs no logarithms: every entry is
 between 0 and 1, they sum to one (less the probability that nothing lies below), and the
 sums over k above become matrix products.
+
+Where every element of the stack also carries a vector (push puts value_n there, replace
+keeps it), its expectation needs no table of its own:
+
+  vector[n][y, r, :]: of the top at node n, given state r and y on top
+
+A pop uncovers what was on top at node k, and given (u, y) at k, what came before k and
+what came after are independent: pops mix `vector` with the weights that mix `below`. So
+both are features of one row.
 """
 
 import dataclasses
@@ -93,17 +102,44 @@ class Transitions:
 
 
 def init_ndstack(
-    batch_size: int, num_steps: int, num_states: int, num_symbols: int
+    batch_size: int,
+    num_nodes: int,
+    num_states: int,
+    num_symbols: int,
+    *,
+    value: jax.Array | None = None,
+    dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> tuple[jax.Array, jax.Array]:
-    """Log alpha (B, Q, S) and below (B, S, Q, Q, S, i) of node 0: one symbol alone."""
+    """Node 0: state 0, and one symbol 0 alone.
+
+    Args:
+      batch_size: B.
+      num_nodes: N, all nodes, this one among them.
+      num_states: Q.
+      num_symbols: S.
+      value: the vector of that symbol, shape (B, D); None where there are no vectors.
+      dtype: of both.
+
+    Returns:
+      Log alpha, shape (B, Q, S), and its row, shape (B, S, Q, Q S N + D): what lies
+      below, nothing, and the vectors.
+    """
     pair = (num_states, num_symbols)
-    alpha = jnp.full((batch_size, *pair), LOG_ZERO).at[:, 0, 0].set(0.0)
-    below = jnp.zeros((batch_size, *pair[::-1], *pair, num_steps + 1))
-    return alpha, below
+    alpha = jnp.full((batch_size, *pair), LOG_ZERO, dtype).at[:, 0, 0].set(0.0)
+    below = math.prod(pair) * num_nodes
+    row = jnp.zeros((batch_size, *pair[::-1], below), dtype)
+    if value is not None:
+        vector = jnp.zeros((batch_size, *pair[::-1], value.shape[-1]), dtype)
+        row = jnp.concatenate([row, vector.at[:, 0, 0].set(value)], axis=-1)
+    return alpha, row
 
 
 def ndstack_step(
-    alpha: jax.Array, below: jax.Array, node: jax.Array, transitions: Transitions
+    alpha: jax.Array,
+    last: jax.Array,
+    node: jax.Array,
+    transitions: Transitions,
+    value: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One step of the automaton, from node - 1 to node.
 
@@ -112,15 +148,20 @@ def ndstack_step(
 
     Args:
       alpha: log weights of state and top at node - 1, up to a constant, (B, Q, S).
-      below: what lies below at node - 1, shape (B, z, s, u, y, k).
+      last: the row of node - 1: `below`, (B, z, s, u y k), and `vector`, (B, z, s, D).
       node: the new node, a scalar.
       transitions: log weights of this step.
+      value: the vector that a push puts on the stack, shape (B, D), or None.
 
     Returns:
       alpha: at the new node, shape (B, r, y), the greatest of them 0.
-      base: the new `below`, shape (B, y, r, q, x, i), as pushes and replaces make it.
-      mix: shape (B, y, k, u, r): pops add sum_{k,u} mix[y,k,u,r] below_k[y,u,q,x,i].
+      base: the new row, shape (B, y, r, q x i + D), as pushes and replaces make it.
+      mix: shape (B, y, k, u, r): pops add sum_{k,u} mix[y,k,u,r] row_k[y,u].
     """
+    batch, q, s = alpha.shape
+    features = 0 if value is None else value.shape[-1]
+    nodes = (last.shape[-1] - features) // (q * s)
+    below = last[..., : q * s * nodes].reshape(batch, s, q, q, s, nodes)
     below = jnp.where(below > _RARE, below, 0)
     before = alpha[:, :, :, None, None]  # [b s z - -]
     push = before + transitions.push  # [b s z r y]
@@ -133,13 +174,25 @@ def ndstack_step(
     after = new_alpha[:, None, None]
     pushed, replaced = jnp.exp(push - after), jnp.exp(replace - after)
     popped = jnp.exp(jnp.minimum(pop - after, -math.log(_RARE)))
-    here = jax.nn.one_hot(node - 1, below.shape[-1])
+    here = jax.nn.one_hot(node - 1, nodes, dtype=below.dtype)
     base = jnp.einsum("bqxry,i->byrqxi", pushed, here)
     base += jnp.einsum("bszry,bzsqxi->byrqxi", replaced, below)
+    base = base.reshape(*last.shape[:-1], -1)
+    if value is not None:
+        vector = jnp.einsum("bqxry,bd->byrd", pushed, value)
+        kept = last[..., -features:]
+        vector += jnp.einsum("bszry,bzsd->byrd", replaced, kept)
+        base = jnp.concatenate([base, vector], axis=-1)
     mix = jnp.einsum("bszry,bzsuyk->bykur", popped, below)
     # Nothing depends on the constant, so neither does the gradient.
     greatest = jax.lax.stop_gradient(new_alpha.max(axis=(1, 2), keepdims=True))
     return new_alpha - greatest, base, mix
+
+
+def read_vectors(alpha: jax.Array, row: jax.Array, features: int) -> jax.Array:
+    """P(state, symbol) E[vector | state, symbol] at a node, shape (B, Q, S, D)."""
+    probability = jax.nn.softmax(alpha, axis=(-2, -1))
+    return probability[..., None] * jnp.swapaxes(row[..., -features:], 1, 2)
 
 
 def _safe_log(probability):

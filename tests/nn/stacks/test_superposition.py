@@ -41,6 +41,30 @@ def test_parameters_are_the_action_head_alone():
     assert shapes == {"action_head": {"kernel": (FEATURES, 3), "bias": (3,)}}
 
 
+def test_projected_vectors_lie_on_the_stack(h):
+    stack = build(project=True, value_features=5)
+    out = stack(h, return_weights=True)
+    assert out.weights is not None
+    values = stack.value_head(h)
+    expected = stack.output(out.weights @ values)
+    np.testing.assert_allclose(out.top, expected, atol=1e-5)
+    np.testing.assert_allclose(stack(h).top, expected, atol=1e-5)
+    np.testing.assert_allclose(out.weights, build()(h, return_weights=True).weights)
+    shapes = jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(stack)))
+    assert shapes["value_head"] == {"kernel": (FEATURES, 5), "bias": (5,)}
+    assert shapes["output"] == {"kernel": (5, FEATURES), "bias": (FEATURES,)}
+    half = stack(h.astype(jnp.bfloat16)).top
+    assert half.dtype == jnp.bfloat16
+    # A prompt read at once, with a state of five features.
+    state = stack.init_state((2,), 6)
+    assert state.shape[-1] == 5
+    _, top = stack.prefill(state, h, 6)
+    np.testing.assert_allclose(top, expected, atol=1e-5)
+    first = stack(h[:, :4], return_state=True)
+    second = stack(h[:, 4:], initial_state=first.state)
+    np.testing.assert_allclose(second.top, expected[:, 4:], atol=1e-5)
+
+
 @pytest.mark.parametrize("num_stacks", [1, 3])
 def test_is_causal_to_the_bit(h, num_stacks):
     stack = build(num_stacks=num_stacks)
@@ -181,7 +205,14 @@ def test_public_name():
 
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize(
-    "options", [{}, {"num_stacks": 3}, {"max_depth": 2}, {"max_pops": 2}]
+    "options",
+    [
+        {},
+        {"num_stacks": 3},
+        {"max_depth": 2},
+        {"max_pops": 2},
+        {"project": True, "value_features": 6, "num_stacks": 2},
+    ],
 )
 def test_steps_equal_the_whole_sequence(h, options, hard):
     stack = build(**options)
@@ -240,6 +271,11 @@ def test_weights_exclude_what_they_hold_and_keep_float64():
         ({"implementation": "scan", "chunk_size": 4}, "chunk_size"),
         ({"sampling": "hot"}, "`sampling` should be one of soft"),
         ({"max_pops": 0}, "`max_pops` should be an integer of at least 1"),
+        ({"value_features": 4}, "`value_features` should be None without `project`"),
+        (
+            {"project": True, "value_features": 5, "num_stacks": 2},
+            r"`value_features` should be a multiple of `num_stacks` \(2\), but got 5",
+        ),
     ],
 )
 def test_options_that_cannot_be_used_are_errors_when_built(options, message):

@@ -23,16 +23,13 @@ from stackformer.ops.nondeterministic.recurrent import (
 def run(flat, states, symbols):
     """Log alpha (T, B, Q, S) and what lies below, for log weights (T, B, count)."""
     steps, batch, _ = flat.shape
-    alpha, below = init_ndstack(batch, steps, states, symbols)
+    alpha, first = init_ndstack(batch, steps + 1, states, symbols)
 
     def step(params, alpha, last, node, flat):
         transitions = Transitions.split(flat, states, symbols)
-        new_alpha, base, mix = ndstack_step(
-            alpha, last.reshape(below.shape), node, transitions
-        )
-        return new_alpha, base.reshape(last.shape), mix, (new_alpha, last)
+        new_alpha, base, mix = ndstack_step(alpha, last, node, transitions)
+        return new_alpha, base, mix, (new_alpha, last)
 
-    first = below.reshape(*below.shape[:3], -1)
     return history_scan(step, (), alpha, first, flat)
 
 
