@@ -26,7 +26,8 @@ class NDStackMemory(nnx.Module):
 
     A common factor of all weights of a step cancels in the reading, so the softmax (the
     benchmark's choice) gives the same readings as the unnormalised weights of DuSell
-    and Chiang (2022).
+    and Chiang (2022). The cell of the benchmark's code is another one: there the
+    probability mass of the top gets lost from step to step, here it sums to one.
 
     Memory: B (T + 1)^2 (Q S)^2 floats forward, about three times that for a backward
     pass. With Q = 2 and S = 3 that is 0.92 MiB a string at T = 81 and 5.6 MiB at
