@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stackformer import ops
+from stackformer.checks import check_features
 from stackformer.nn.stacks.base import (
     Stack,
     StackConfig,
@@ -169,11 +170,7 @@ class StackAttention(Stack):
             max_depth=max_depth,
             max_pops=max_pops,
         )
-        if features < 1 or features % num_stacks:
-            raise ValueError(
-                f"`features` should be a multiple of `num_stacks` ({num_stacks}), but "
-                f"got {features}."
-            )
+        check_features(features, num_stacks)
         self.features = features
         self.num_stacks = num_stacks
         self.num_actions = max_pops + 2
