@@ -18,6 +18,31 @@ def check_positive(config: Any, *names: str) -> None:
             )
 
 
+def check_features(features: Any, num_stacks: int = 1) -> None:
+    """Raises ValueError unless features are a positive multiple of the stacks."""
+    whole = isinstance(features, int) and not isinstance(features, bool)
+    if not whole or features < 1 or features % num_stacks:
+        kind = f"a multiple of `num_stacks` ({num_stacks})"
+        kind = "an integer of at least 1" if num_stacks == 1 else kind
+        raise ValueError(f"`features` should be {kind}, but got {features!r}.")
+
+
+def check_arrays(**arrays: Any) -> None:
+    """Raises TypeError unless all are arrays, or None.
+
+    >>> check_arrays(h=[1.0, 2.0])
+    Traceback (most recent call last):
+    TypeError: `h` should be an array, but got a list; `jnp.asarray` makes one of it.
+    """
+    for name, array in arrays.items():
+        if array is not None and not hasattr(array, "dtype"):
+            kind = type(array).__name__
+            raise TypeError(
+                f"`{name}` should be an array, but got a {kind}; `jnp.asarray` makes "
+                "one of it."
+            )
+
+
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Raises ValueError unless the value is one of the choices."""
     choices = tuple(choices)

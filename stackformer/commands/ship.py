@@ -7,6 +7,7 @@ configuration, command, commit and scores.
 """
 
 import argparse
+import re
 import subprocess
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def main() -> int:
         return 0
     if not args.out or not args.name:
         raise UserError("--out and --name are required; see --help")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", args.name):
+        raise UserError(
+            "--name should be small letters, digits and dashes, such as sm-alm, but "
+            f"got {args.name!r}"
+        )
+    if not Path(args.out).is_dir():
+        raise UserError(
+            f"--out should be the folder of a run, but {args.out} does not exist"
+        )
     from stackformer.problems.dcf import shipping
 
     revision = subprocess.run(

@@ -6,6 +6,8 @@ Without --task, lists all tasks.
 import argparse
 import contextlib
 import io
+import time
+from collections.abc import Callable
 from typing import Any
 
 from stackformer.commands import cli
@@ -100,23 +102,39 @@ def check_memory(task: Any, args: argparse.Namespace) -> None:
     refuse_beyond_memory(name, getattr(args, name), args.n * one, what)
 
 
+def counter(progress: Any, task: str, dataset: Any) -> Callable[[int], None]:
+    """What is called with every number of strings that were written."""
+    from stackformer.training.progress import Estimate
+
+    total, done, last = dataset.builder_config.num_strings, 0, time.monotonic()
+    estimate = Estimate()
+    progress.wait_for(f"compiling {task}")
+
+    def written(number: int) -> None:
+        nonlocal done, last
+        now = time.monotonic()
+        estimate.add("strings", number, now - last)
+        done, last = done + number, now
+        left = estimate.left({"strings": total - done})
+        progress.count(task, done, total, unit=" strings", left=left)
+
+    return written
+
+
 def export(name: str, folder: str) -> None:
     """Writes frozen test sets, with a progress bar."""
     import tensorflow_datasets as tfds
-    from tqdm import tqdm
 
     from stackformer import tasks
     from stackformer.data import dcf
+    from stackformer.training.progress import Progress
 
     tfds.disable_progress_bar()
     for task in tasks.names() if name == "all" else (name,):
         dataset = dcf.builder(task, folder)
         ready = dataset.is_prepared()
-        total = 0 if ready else dataset.builder_config.num_strings
-        with tqdm(
-            total=total, desc=task, unit=" strings", disable=ready, dynamic_ncols=True
-        ) as bar:
-            dataset.on_written = bar.update
+        with Progress(enabled=not ready) as progress:
+            dataset.on_written = counter(progress, task, dataset)
             # TFDS announces a download; there is none.
             with contextlib.redirect_stdout(io.StringIO()):
                 path = dcf.export(dataset)

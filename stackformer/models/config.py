@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stackformer.checks import check_choice, check_positive, check_rate
+from stackformer.checks import check_arrays, check_choice, check_positive, check_rate
 from stackformer.nn.stacks import (
     StackConfig,
     StackLike,
@@ -97,6 +97,7 @@ class BlocksConfig:
 
 def check_tokens(tokens: jax.Array, *others: tuple[str, jax.Array | None]) -> None:
     """Raises ValueError unless tokens are integers (B, T) and the others fit them."""
+    check_arrays(tokens=tokens, **dict(others))
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise ValueError(
             f"`tokens` should be integers of shape (B, T), but got {tokens.dtype} of "

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stackformer import ops
-from stackformer.checks import check_choice, check_positive
+from stackformer.checks import check_arrays, check_choice, check_positive
 from stackformer.models.layers import ReturnAux
 from stackformer.models.outputs import Aux
 from stackformer.nn.cells.controllers import (
@@ -270,6 +270,7 @@ def _stack_weights(actions, mask):
 
 
 def _check_inputs(tokens, mask):
+    check_arrays(tokens=tokens, mask=mask)
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise ValueError(
             "`tokens` should be integers of shape (batch, positions), but got "

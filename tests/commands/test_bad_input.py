@@ -1,15 +1,21 @@
 """Bad input: one line that says what is wrong, exit code 2, and nothing lost."""
 
 import importlib
+import io
 import json
 import shutil
 import sys
 import textwrap
 
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 
+import stackformer
 from stackformer.commands import cli
 from stackformer.commands.main import COMMANDS
+from stackformer.nn.stacks import FrameStack
+from stackformer.training.errors import UserError
 
 GOLDEN = "tests/golden/gpt2"
 TASK = """
@@ -133,6 +139,11 @@ BAD = [
     (("dcf", "--eval_only", "--out={}/model"), "d_model"),
     (("dcf", "--eval_only", "--out={}/nothing"), "does not exist"),
     (("dcf", "--eval_only", "--out={}/none"), "no checkpoints"),
+    (("dcf", "--predict=ab", "--out={}/none"), "no checkpoints"),
+    (("ship", "--out={}/run"), "--out and --name are required"),
+    (("ship", "--out={}/nothing", "--name=x"), "does not exist"),
+    (("ship", "--out={}/run", "--name=a/b"), "--name should be"),
+    (("ship", "--out={}/run", "--name=x", "--seed=7"), "seeds [0], not 7"),
     (("dcf", "--predict=abc", "--out={}/run"), "--predict: "),
     (("dcf", "--predict=", "--out={}/run"), "--predict: "),
     (("dcf", "--predict=ab", "--out={}/list"), "config.json should hold an object"),
@@ -214,3 +225,83 @@ def test_one_line_says_what_is_wrong(folders, monkeypatch, capsys, line, words):
     assert len(errors) < 900
     left = sorted(path.name for path in folders.iterdir())
     assert left == before, "a refused command leaves no folder"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [("dcf", "--eval_only"), ("dcf", "--predict=ab"), ("attention_maps", "--input=ab")],
+)
+def test_a_damaged_checkpoint_is_a_warning_and_a_line(
+    folders, monkeypatch, capsys, line
+):
+    code, _, errors = call(monkeypatch, capsys, [*line, f"--out={folders / 'part'}"])
+    warning, error = errors.splitlines()
+    assert code == 2 and "is damaged and is skipped" in warning
+    assert error.startswith("error: ") and "no whole checkpoint" in error
+
+
+def test_a_stdout_that_is_not_utf_8(folders, monkeypatch, tmp_path):
+    written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", written)
+    flags = [f"--out={folders / 'run'}", "--input=ab", f"--save_to={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["stackformer attention_maps", *flags])
+    module = importlib.import_module("stackformer.commands.attention_maps")
+    with pytest.raises(SystemExit) as end:
+        cli.run(module.main)
+    assert not end.value.code
+    written.flush()
+    assert b"reverse_string (mlm): ab" in written.buffer.getvalue()
+
+
+HIDDEN, TOKENS = jnp.ones((2, 5, 8)), jnp.ones((1, 5), jnp.int32)
+ACTIONS = jnp.full((2, 5, 3), 1 / 3)
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """What the calls of the table below are of."""
+    config = stackformer.TransformerConfig(
+        vocab_size=6, output_size=2, d_model=8, num_layers=1, num_heads=2
+    )
+    return {
+        "stack": stackformer.StackAttention(8, rngs=nnx.Rngs(0)),
+        "frames": FrameStack(8, hidden=8, item_features=4, rngs=nnx.Rngs(0)),
+        "model": stackformer.StackTransformer(config, rngs=nnx.Rngs(0)),
+        "rs": stackformer.load("rs"),
+        "op": stackformer.stack_attention,
+        "new": lambda n: stackformer.StackAttention(n, rngs=nnx.Rngs(0)),
+        "new_frames": lambda n: FrameStack(n, rngs=nnx.Rngs(0)),
+        "load": stackformer.load,
+    }
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "options", "words"),
+    [
+        ("stack", HIDDEN, {"mask": jnp.ones((2, 9), bool)}, r"`mask` shape should be"),
+        ("stack", HIDDEN, {"mask": [[True] * 5] * 2}, "`mask` should be an array"),
+        ("frames", HIDDEN, {"mask": jnp.ones((2, 4), bool)}, "`mask` shape should be"),
+        ("model", TOKENS, {"mask": jnp.ones((1, 4), bool)}, "`mask` shape should be"),
+        ("stack", HIDDEN.tolist(), {}, "`h` should be an array, but got a list"),
+        ("frames", HIDDEN.tolist(), {}, "`h` should be an array, but got a list"),
+        ("model", TOKENS.tolist(), {}, "`tokens` should be an array, but got a list"),
+        ("model", HIDDEN, {}, "`tokens` should be integers"),
+        ("op", ACTIONS.tolist(), {"values": HIDDEN}, "`actions` should be an array"),
+        ("op", ACTIONS, {"values": HIDDEN.tolist()}, "`values` should be an array"),
+        (
+            *("stack", HIDDEN, {"actions": ACTIONS, "weights": jnp.ones((2, 5, 5))}),
+            "`weights` should be given without actions",
+        ),
+        *(("new", n, {}, "`features` should be") for n in (0, -1, 2.5, True)),
+        *(("new_frames", n, {}, "`features` should be") for n in (0, 2.5)),
+        ("load", None, {}, "`name` should be a text or a path"),
+        ("load", "zz", {}, "`name` should be one of"),
+        ("rs", "xyz", {}, "outside the alphabet"),
+        ("rs", 7, {}, "`text` should be a text or several"),
+        ("rs", ["ab", 7], {}, "`text` should be a text or several"),
+    ],
+)
+def test_mistakes_in_python_are_named(parts, what, given, options, words):
+    function = parts[what].predict if what == "rs" else parts[what]
+    with pytest.raises((ValueError, TypeError, UserError), match=words):
+        function(given, **options)

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from stackformer.checks import check_arrays
+
 Array = jax.Array
 
 
@@ -129,6 +131,7 @@ def check_hidden(
     features: int, h: Array, mask: Array | None, segment_ids: Array | None
 ) -> None:
     """Raises ValueError unless h is (..., T, features) and the others (..., T)."""
+    check_arrays(h=h, mask=mask, segment_ids=segment_ids)
     if h.ndim < 2 or h.shape[-1] != features:
         raise ValueError(
             f"`h` shape should be (..., T, {features}), but got {h.shape}."

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer.checks import check_choice, check_positive
+from stackformer.checks import check_choice, check_features, check_positive
 from stackformer.nn.feed_forward import layer_norm, linear_init
 from stackformer.nn.stacks.base import (
     Stack,
@@ -187,6 +187,7 @@ class FrameStack(Stack):
                 "the `FramesConfig`."
             )
         self.config = config = config or FramesConfig(**options)
+        check_features(features)
         self.features = features
         linear: dict[str, Any] = dict(
             dtype=dtype,

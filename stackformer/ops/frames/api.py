@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from stackformer.checks import check_choice
+from stackformer.checks import check_arrays, check_choice
 from stackformer.ops.frames.by_members import frames_by_levels, frames_by_pops
 from stackformer.ops.frames.recurrent import frames_recurrent
 from stackformer.ops.frames.reference import Close, frames_reference
@@ -75,6 +75,7 @@ def stack_of_frames(
     """
     implementation = implementation or "recurrent"
     check_choice("implementation", implementation, FORMS)
+    check_arrays(actions=actions, items=items)
     if items.ndim < 2 or actions.shape != (*items.shape[:-1], 3):
         raise ValueError(
             f"`actions` shape should be {(*items.shape[:-1], 3)}, as `items` has shape "

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
+from stackformer.checks import check_arrays
 from stackformer.ops.stack_attention.form import Options
 from stackformer.ops.stack_attention.forms import FORMS, select
 from stackformer.ops.stack_attention.sharding import on_shards
@@ -243,6 +244,7 @@ def _accumulator(array: jax.Array) -> jax.Array:
 
 
 def _check_actions(actions: jax.Array, max_pops: int) -> None:
+    check_arrays(actions=actions)
     expected = f"(..., T, {max_pops + 2}) with T >= 1"
     if actions.ndim < 2 or actions.shape[-1] != max_pops + 2 or actions.shape[-2] < 1:
         raise ValueError(
@@ -253,6 +255,7 @@ def _check_actions(actions: jax.Array, max_pops: int) -> None:
 
 
 def _check_values(actions: jax.Array, values: jax.Array) -> None:
+    check_arrays(values=values)
     if values.ndim < 2 or values.shape[:-1] != actions.shape[:-1]:
         expected = ", ".join(map(str, actions.shape[:-1]))
         raise ValueError(

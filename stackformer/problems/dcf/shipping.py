@@ -50,6 +50,9 @@ def load(name: str | Path, seed: int | None = None) -> TrainedModel:
       >>> load("rs").predict("abb")
       'bba'
     """
+    if not isinstance(name, str | Path):
+        kind = type(name).__name__
+        raise TypeError(f"`name` should be a text or a path, but got a {kind}.")
     if str(name) in shipped():
         return _read(folder() / f"{name}{_SUFFIX}")
     if not Path(name).is_dir():

@@ -54,6 +54,8 @@ class TrainedModel(NamedTuple):
         """
         if isinstance(text, str):
             return self.predict([text], hard=hard)[0]
+        if not isinstance(text, Sequence) or not all(isinstance(x, str) for x in text):
+            raise TypeError(f"`text` should be a text or several, but got {text!r}.")
         inputs = [self._encode(one) for one in text]
         answers = {}
         for length in sorted({x.size for x in inputs}):

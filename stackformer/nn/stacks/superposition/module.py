@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stackformer import ops
+from stackformer.checks import check_features
 from stackformer.nn.stacks.base import StackOutput, check_hidden
 from stackformer.nn.stacks.sampling import Sampling, choose_actions
 from stackformer.nn.stacks.superposition.config import (
@@ -91,14 +92,14 @@ class StackAttention(DecodingStack):
             project=project,
             value_features=value_features,
         )
+        check_features(features, 1 if value_features else num_stacks)
+        if value_features and value_features % num_stacks:
+            raise ValueError(
+                f"`value_features` should be a multiple of `num_stacks` ({num_stacks}),"
+                f" but got {value_features}."
+            )
         self.features = features
         self.width = value_features or features
-        if features < 1 or self.width % num_stacks:
-            name = "value_features" if value_features else "features"
-            raise ValueError(
-                f"`{name}` should be a multiple of `num_stacks` ({num_stacks}), but "
-                f"got {self.width}."
-            )
         self.num_stacks = num_stacks
         self.num_actions = max_pops + 2
         linear: dict[str, Any] = dict(
