@@ -42,8 +42,7 @@ def gradient(
         return problem.loss(model, batch, nnx.Rngs(dropout=dropout), progress)
 
     (loss, metrics), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
-    norm = optax.tree.norm(grads)
-    return grads, {"loss": loss, **metrics, "grad_norm": norm}
+    return grads, {"loss": loss, **metrics}
 
 
 def make_block(
@@ -81,12 +80,15 @@ def make_block(
             grads, metrics = jax.lax.switch(index, branches, *operands)
 
         def update(grads: PyTree, opt_state: PyTree, params: PyTree) -> Any:
+            norm = optax.tree.norm(grads)
             updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-            return optax.apply_updates(params, updates), opt_state
+            return optax.apply_updates(params, updates), opt_state, norm
 
-        params, opt_state = jax.vmap(update, spmd_axis_name="seeds")(
+        # Outside of the buckets: compiled once.
+        params, opt_state, norm = jax.vmap(update, spmd_axis_name="seeds")(
             grads, state.opt_state, state.params
         )
+        metrics["grad_norm"] = norm
         progress = jax.vmap(problem.advance, in_axes=(0, 0, None))(
             state.progress, metrics, state.step
         )
