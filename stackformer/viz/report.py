@@ -37,6 +37,12 @@ def format_strings(entry: dict[str, Any]) -> str:
     return f"{count:,} string{'s' if count > 1 else ''} a length" if count else ""
 
 
+def heading(table: dict[str, Any]) -> str:
+    """The number and the title of a table of the paper, or the title of another."""
+    number, title = table["table"], table["title"]
+    return f"Table {number}: {title}" if isinstance(number, int) else title
+
+
 def report_page(tables: Sequence[dict[str, Any]], *, title: str | None = None) -> str:
     """One HTML page for tables as `experiments.tables` writes them to tableN.json.
 
@@ -95,9 +101,7 @@ def _summary(tables: Sequence[dict[str, Any]]) -> str:
 
 
 def _contents(tables: Sequence[dict[str, Any]]) -> str:
-    items = [
-        (f"table{t['table']}", f"Table {t['table']}: {t['title']}") for t in tables
-    ]
+    items = [(f"table{t['table']}", heading(t)) for t in tables]
     items += [("notes", "How to read this"), ("machines", "Measured on")]
     return "".join(f'<li><a href="#{a}">{_escape(text)}</a></li>' for a, text in items)
 
@@ -124,6 +128,12 @@ def _table(table: dict[str, Any], places: dict[tuple[str, str], str]) -> str:
             for column in table["columns"]
         )
         body.append(f'<tr><th scope="row">{_escape(row)}</th>{entries}</tr>')
+    for label, *texts in table.get("costs", []):
+        entries = "".join(
+            f'<td data-label="{_escape(column, quote=True)}">{_escape(text)}</td>'
+            for column, text in zip(table["columns"], texts, strict=True)
+        )
+        body.append(f'<tr><th scope="row">{_escape(label)}</th>{entries}</tr>')
     shown = [
         cell
         for cell in table["cells"]
@@ -132,7 +142,7 @@ def _table(table: dict[str, Any], places: dict[tuple[str, str], str]) -> str:
     cards = "\n".join(_card(table, cell) for cell in shown)
     number = table["table"]
     return f"""<section aria-labelledby="table{number}">
-<h2 id="table{number}">Table {number}: {_escape(table["title"])}</h2>
+<h2 id="table{number}">{_escape(heading(table))}</h2>
 <p class="unit">{_escape(table["unit"].capitalize())}. Large: measured. Below it: the
 paper's number. Each number leads to its run.</p>
 <div class="wide"><table><thead><tr><td></td>{head}</tr></thead>

@@ -26,6 +26,7 @@ from stackformer.commands.tables.results import (
     write_outputs,
 )
 from stackformer.commands.tables.run import Entry, Runner
+from stackformer.commands.tables.stacks import has_costs, signature, stacks_table
 from stackformer.training.errors import UserError
 
 # A `python` that behaves like experiments.dcf: vanilla is broken, the stack RNN runs
@@ -447,3 +448,63 @@ def test_one_real_cell(tmp_path):
     again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0 and "running" not in again.stderr
     print(f"first {first:.1f} s, then {time.monotonic() - begin - first:.1f} s")
+
+
+def test_stacks_differ_in_the_stack_alone(tmp_path):
+    table = stacks_table(Settings(out=tmp_path))
+    assert len(table.cells) == 30 == len({cell.folder for cell in table.cells})
+    assert table.rows[-1] == "Dyck-2" and len(table.columns) == 6
+    for cell in table.cells:
+        first = table.cells[0].expected
+        differ = {name for name in first if cell.expected[name] != first[name]}
+        assert differ <= {"task", "model", "stack", "model_config"}
+        sizes = cell.expected["model_config"]
+        assert first["model_config"].items() <= sizes.items()
+        assert (cell.paper is not None) == (
+            cell.row != "Dyck-2" and cell.column in table.columns[:2]
+        )
+    some = Settings(out=tmp_path, tasks=["DYCK2"], stacks=["frames"])
+    (one,) = stacks_table(some).cells
+    assert one.identity["stack"] == "frames"
+    assert one.expected["model_config"]["hidden"] == 256
+    with pytest.raises(UserError, match="a budget of its own"):
+        stacks_table(Settings(out=tmp_path, preset="paper"))
+
+
+def test_stacks_are_reported_with_their_costs(tmp_path):
+    table = stacks_table(Settings(out=tmp_path, tasks=["RS"], seeds=(0, 1)))
+    assert not has_costs(table)
+    for cell in table.cells[:3]:
+        accuracy = {"No stack": 0.25}.get(cell.column, 0.75)
+        per_length = {str(n): accuracy for n in range(1, 25)}
+        names = ("task", "model", "stack", "phases", "mode", "pos", "model_config")
+        names += ("steps", "train_length", "test_length", "test_strings")
+        run = {"per_length": per_length, "per_length_hard": per_length, "seconds": 1.0}
+        results = {name: cell.expected[name] for name in names}
+        results |= {"chance": 0.5, "runs": [{"seed": seed, **run} for seed in (0, 1)]}
+        cell.folder.mkdir()
+        (cell.folder / "results.json").write_text(json.dumps(results))
+        (cell.folder / "config.json").write_text(json.dumps(cell.expected))
+    timings = {
+        name: {"fastest": 2.0 + i, "temp_mib": 4.0 + i}
+        for i, name in enumerate(table.columns)
+    }
+    costs = {"positions": 25, "batch_size": 16, "timings": timings}
+    content = {"of": signature(table), "measured": [costs]}
+    table.costs.write_text(json.dumps(content))
+    assert has_costs(table)
+    # Other sizes of the same stack are other cells, of other tables too.
+    found = find_results(table, tmp_path)
+    assert [measure(cell) is not None for cell in found.cells] == [True] * 3 + [
+        False
+    ] * 3
+    papers = find_results(make_table(1, Settings(out=tmp_path)), tmp_path)
+    assert not any(measure(cell) for cell in papers.cells)
+    collected = collect(found, {}, "x")
+    paths = write_outputs(collected, tmp_path)
+    assert [path.name for path in paths] == ["stacks.md", "stacks.json", "report.html"]
+    text = paths[0].read_text()
+    assert text.startswith("# Stacks, side by side")
+    assert "[**75.0 ± 0.0**](#rs-superposition-seeds0_1)<br>hard 75.0 ± 0.0" in text
+    assert "| Time of a train step, 25 positions | 1.0 | 1.5 |" in text
+    assert "Memory, 25 positions" in paths[2].read_text()

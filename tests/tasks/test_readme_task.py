@@ -51,6 +51,21 @@ def test_dyck_2(monkeypatch):
     np.testing.assert_array_equal(exact.outputs, padded.outputs[:, :7])
 
 
+def test_the_packages_dyck_2_is_that_of_the_readme(monkeypatch):
+    monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (source,) = [block for block in blocks if "class Dyck2" in block]
+    exec(source, {})
+    ours = tasks.get("stackformer.tasks.dyck_2:Dyck2")
+    key = jax.random.key(0)
+    for got, expected in zip(
+        jax.tree.leaves(ours.sample(key, 8, 9)),
+        jax.tree.leaves(tasks.get("dyck_2").sample(key, 8, 9)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_readme_lists_every_task():
     text = README.read_text()
     for name in tasks.names():

@@ -27,7 +27,13 @@ def train_step(*, repeats: int, seconds: float) -> dict[str, Any]:
     """A step of the paper's setting: RS, 40 symbols (81 positions), batch 32."""
     task = tasks.get("RS")
     framed = tasks.frame(task, task.sample(jax.random.key(0), 32, 40), "mlm")
-    contestants = [Contestant(name, *_step(name, task, framed)) for name in MODELS]
+    contestants = [
+        Contestant(
+            name,
+            *make_train_step(models.build(name, task, rngs=nnx.Rngs(0)), framed),
+        )
+        for name in MODELS
+    ]
     timings = measure(contestants, repeats=repeats, seconds=seconds, label="train step")
     stack, vanilla = (timings[name].milliseconds for name in MODELS)
     print(f"\ntrain step, T={framed.tokens.shape[1]}, batch 32, five layers")
@@ -44,8 +50,10 @@ def train_step(*, repeats: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def _step(name, task, framed):
-    model = models.build(name, task, rngs=nnx.Rngs(0))
+def make_train_step(
+    model: nnx.Module, framed: tasks.Framed
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A train step on these strings, and its arguments."""
     graph, params = nnx.split(model)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-4))
 

@@ -83,6 +83,9 @@ class Cell:
     def is_of(self, results: dict[str, Any]) -> bool:
         """Whether a results.json is of this row and column, whatever the settings."""
         found = {**_BEFORE, **results, "pretrained": bool(results.get("pretrained"))}
+        sizes = self.expected.get("model_config")
+        if sizes is not None and found.get("model_config", sizes) != sizes:
+            return False
         return all(found.get(key) == value for key, value in self.identity.items())
 
     def finished(self) -> bool:
@@ -110,14 +113,27 @@ def _door(module: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """One of the paper's tables: labels, cells, and what its numbers are."""
+    """One of the paper's tables, or ours: labels, cells, and what its numbers are.
 
-    number: int
+    Attributes:
+      number: the paper's, or a name.
+      title: of the table.
+      unit: of its numbers.
+      rows: labels.
+      columns: labels.
+      cells: those that there are.
+      notes: instead of those of the paper's tables.
+      costs: the file of measured costs, for a table that has some.
+    """
+
+    number: int | str
     title: str
     unit: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[Cell, ...]
+    notes: tuple[str, ...] | None = None
+    costs: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,6 +145,7 @@ class Settings:
     models: Sequence[str] | None = None
     modes: Sequence[str] | None = None
     pos: Sequence[str] | None = None
+    stacks: Sequence[str] | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     preset: str = "quick"
     steps: int | None = None

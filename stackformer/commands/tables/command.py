@@ -24,6 +24,12 @@ from stackformer.commands.tables.cells import (
 from stackformer.commands.tables.launch import LocalLauncher, SubmititLauncher
 from stackformer.commands.tables.results import collect, find_results, write_outputs
 from stackformer.commands.tables.run import BROKEN, STOPPED, WAITING, Runner
+from stackformer.commands.tables.stacks import (
+    COLUMNS,
+    ROWS,
+    has_costs,
+    stacks_table,
+)
 from stackformer.problems.dcf.config import PRESETS
 from stackformer.problems.settings import RunConfig
 from stackformer.training.errors import UserError
@@ -35,6 +41,7 @@ EXAMPLES = [
     "    --submitit=slurm_partition=gpu,gpus_per_node=1,timeout_min=720",
     "python -m experiments.tables --table=3 --wikitext2_dir=DIR --steps=500",
     "python -m experiments.tables --table=1 --report_only --out=experiments/results",
+    "python -m experiments.tables --table=stacks --tasks=RS,DYCK2",
     "python -m experiments.tables --table=1 -- --batch_size=64 --lr=1e-3",
 ]
 
@@ -61,16 +68,17 @@ def make_parser() -> argparse.ArgumentParser:
     what = parser.add_argument_group("which cells (default: all of the table)")
     what.add_argument(
         "--table",
-        type=int,
-        choices=(1, 2, 3),
+        type=_table,
+        choices=(1, 2, 3, "stacks"),
         default=1,
         help="1: RNNs and transformers (default); 2: positional encodings; "
-        "3: language modeling",
+        "3: language modeling; stacks: every kind of stack in one transformer",
     )
     what.add_argument(
         "--tasks",
-        type=_names(*TASKS, *DATASETS),
-        help=f"of {','.join(TASKS)}; in table 3 of {','.join(DATASETS)}",
+        type=_names(*ROWS, *DATASETS),
+        help=f"of {','.join(TASKS)}; in table 3 of {','.join(DATASETS)}; in table "
+        f"stacks of {','.join(ROWS)}",
     )
     what.add_argument(
         "--models",
@@ -80,6 +88,11 @@ def make_parser() -> argparse.ArgumentParser:
     what.add_argument("--modes", type=_names(*MODES), help=f"of {','.join(MODES)}")
     what.add_argument(
         "--pos", type=_names(*POSITIONS), help=f"of {','.join(POSITIONS)}"
+    )
+    what.add_argument(
+        "--stacks",
+        type=_names(*COLUMNS),
+        help=f"in table stacks, of {','.join(COLUMNS)}",
     )
     how = parser.add_argument_group("every cell")
     how.add_argument(
@@ -148,6 +161,11 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _table(text: str) -> int | str:
+    """The type of --table."""
+    return int(text) if text.isdigit() else text
+
+
 def _names(*allowed: str):
     """The type of a flag that lists names with commas."""
 
@@ -198,6 +216,7 @@ def table_of(args: argparse.Namespace) -> Table:
         models=args.models,
         modes=args.modes,
         pos=args.pos,
+        stacks=args.stacks,
         seeds=args.seeds,
         preset=args.preset,
         steps=args.steps,
@@ -205,6 +224,10 @@ def table_of(args: argparse.Namespace) -> Table:
         data_dirs={name: folder for name, folder in data_dirs.items() if folder},
         pretrained={name: folder for name, folder in pretrained.items() if folder},
     )
+    if args.table == "stacks":
+        return stacks_table(settings)
+    if args.stacks is not None:
+        raise UserError("--stacks is for --table=stacks")
     return make_table(args.table, settings)
 
 
@@ -231,6 +254,11 @@ def run(table: Table, args: argparse.Namespace, command: str) -> int:
         on_change=write,
     )
     runner.run()
+    if not runner.stopped_by and not has_costs(table):
+        # Only here is JAX needed.
+        from stackformer.commands.tables.costs import measure_costs
+
+        measure_costs(table)
     paths = write()
     broken = [entry for entry in runner.entries if entry.state == BROKEN]
     for entry in broken:

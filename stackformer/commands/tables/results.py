@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from stackformer.commands.tables.cells import Cell, Table, fits_protocol, read
+from stackformer.commands.tables.stacks import cost_rows
 from stackformer.training.records import write_json, write_text
-from stackformer.viz.report import format_number, format_strings, report_page
+from stackformer.viz.report import (
+    format_number,
+    format_strings,
+    heading,
+    report_page,
+)
 
 LANGUAGE_NOTE = (
     "The paper's models have 124 million parameters and the tokens of GPT-2 and "
@@ -192,12 +198,15 @@ def collect(table: Table, states: dict[str, tuple[str, str]], command: str) -> d
         "columns": list(table.columns),
         "command": command,
         "notes": _notes(table),
+        "costs": cost_rows(table.costs and read(table.costs), list(table.columns)),
         "machines": machines,
         "cells": cells,
     }
 
 
 def _notes(table: Table) -> list[str]:
+    if table.notes is not None:
+        return list(table.notes)
     if table.number == 3:
         return [NOTES[0], LANGUAGE_NOTE]
     # The runner gives all cells of a table the same.
@@ -214,7 +223,8 @@ def _notes(table: Table) -> list[str]:
 def write_outputs(content: dict[str, Any], out: Path) -> list[Path]:
     """Writes tableN.json, tableN.md and report.html (of all tables in the folder)."""
     out.mkdir(parents=True, exist_ok=True)
-    stem = f"table{content['table']}"
+    number = content["table"]
+    stem = f"table{number}" if isinstance(number, int) else number
     write_json(out / f"{stem}.json", content)
     write_text(out / f"{stem}.md", to_markdown(content))
     tables = [content]
@@ -222,7 +232,7 @@ def write_outputs(content: dict[str, Any], out: Path) -> list[Path]:
         other = read(path)
         if other and path.stem != stem:
             tables.append(other)
-    tables.sort(key=lambda table: table["table"])
+    tables.sort(key=lambda table: str(table["table"]))
     write_text(out / "report.html", report_page(tables))
     return [out / f"{stem}.md", out / f"{stem}.json", out / "report.html"]
 
@@ -231,7 +241,7 @@ def to_markdown(content: dict[str, Any]) -> str:
     """The table, then the runs and the commands that each number links to."""
     cells = {(cell["row"], cell["column"]): cell for cell in content["cells"]}
     digits = 2 if content["table"] == 3 else 1
-    lines = [f"# Table {content['table']}: {content['title']}", ""]
+    lines = [f"# {heading(content)}", ""]
     lines += [f"{content['unit'].capitalize()}. **Measured**, then the paper's.", ""]
     lines.append("| | " + " | ".join(content["columns"]) + " |")
     lines.append("|---|" + "---|" * len(content["columns"]))
@@ -240,6 +250,7 @@ def to_markdown(content: dict[str, Any]) -> str:
             _markdown_cell(cells.get((row, c)), digits) for c in content["columns"]
         ]
         lines.append(f"| {row} | " + " | ".join(texts) + " |")
+    lines += [f"| {' | '.join(row)} |" for row in content.get("costs", [])]
     lines += ["", *(f"- {note}" for note in content["notes"]), ""]
     broken = [cell for cell in content["cells"] if cell["state"] == "broken"]
     if broken:

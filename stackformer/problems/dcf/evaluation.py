@@ -330,6 +330,7 @@ def summarize(
         "phases": config.phases,
         "mode": config.mode,
         "pos": config.pos,
+        "model_config": config.model_config,
         "preset": config.preset,
         "steps": steps,
         "train_length": config.train_length,
