@@ -76,6 +76,13 @@ def test_alm_decodes_what_the_model_itself_writes():
         if j < 3:
             tokens[:, 6 + j] = task.output_tokens[written[:, j]]
     np.testing.assert_allclose(token[0], (written == sample.outputs).mean())
+    # With or without a pass over the right answers first, the classes are the same.
+    sample = jax.tree.map(jnp.asarray, sample)
+    for spare in (True, False):
+        classes = dcf_evaluation.predict(
+            model_of(graph, params, 0), task, "alm", sample, False, spare=spare
+        )
+        np.testing.assert_array_equal(classes, written)
 
 
 def test_a_given_test_set_is_used():
