@@ -13,7 +13,8 @@ class TransformerConfig(BlocksConfig):
 
     The defaults are the paper's where it gives a number. It gives none for the longest
     wavelength of sinusoids, for which its authors' script has 256; here it is the usual
-    10,000.
+    10,000, which does better on longer strings: RS with sincos is at 94.5 with it and
+    at 84.1 with 256 (seed 0; experiments/results/README.md has the commands).
 
     Attributes, beside those of `BlocksConfig`:
       vocab_size: number of token ids.
