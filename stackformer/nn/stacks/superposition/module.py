@@ -1,6 +1,7 @@
 """Stack attention as a Flax module: the stack of the paper."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from stackformer.nn.stacks.superposition.config import (
     SuperpositionConfig,
 )
 from stackformer.nn.stacks.superposition.decoding import DecodingStack
+from stackformer.ops.stack_attention.certain import attend_certain
 
 
 @jax.tree_util.register_dataclass
@@ -206,8 +208,10 @@ class StackAttention(DecodingStack):
             weights = ops.stack_attention_weights(actions, **options)
             top = self._read(weights, h)
         else:
-            top = ops.stack_attention(actions, self._values(h), **options)
-            top = self._output(top, h.dtype)
+            attend = ops.stack_attention
+            if hard is not False and segment_ids is None:
+                attend = functools.partial(attend_certain, hard)
+            top = self._output(attend(actions, self._values(h), **options), h.dtype)
         return StackOutput(
             top=top,
             weights=weights if return_weights else None,
