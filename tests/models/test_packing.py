@@ -14,6 +14,7 @@ from stackformer.nn.positions import POSITIONS
 from stackformer.nn.stacks import (
     FramesConfig,
     NondeterministicConfig,
+    PointerConfig,
     SuperpositionConfig,
 )
 
@@ -42,6 +43,7 @@ CASES = {
     "roberta": roberta,
     "frames": lambda: transformer(stack=FRAMES, causal=True),
     "nondeterministic": lambda: transformer(stack=NondeterministicConfig(symbols=2)),
+    "pointer": lambda: transformer(stack=PointerConfig(max_depth=3)),
     "two stacks": lambda: transformer(stack=SuperpositionConfig(num_stacks=2)),
     "chunks": lambda: transformer(stack=SuperpositionConfig(chunk_size=4)),
     **{

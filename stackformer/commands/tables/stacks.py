@@ -21,6 +21,7 @@ COLUMNS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     ),
     "nondeterministic": ("Nondeterministic", "nondeterministic", {}),
     "frames": ("Frames", "frames", {}),
+    "pointer": ("Pointer", "pointer", {}),
     "several": ("Four stacks", "superposition", {"num_stacks": 4}),
 }
 # Small enough for two cores; what follows -- is over it.

@@ -9,13 +9,19 @@ from stackformer.nn.stacks.nondeterministic import (
     NondeterministicConfig,
     NondeterministicStack,
 )
+from stackformer.nn.stacks.pointer import PointerConfig, PointerStack
 from stackformer.nn.stacks.sampling import SAMPLINGS, choose_actions, entropy
 from stackformer.nn.stacks.superposition import StackAttention, SuperpositionConfig
 
 # Every kind of stack by name: `--stack=NAME`, and the "name" in saved configurations.
 STACKS: dict[str, type[StackConfig]] = {
     config.name: config
-    for config in (SuperpositionConfig, FramesConfig, NondeterministicConfig)
+    for config in (
+        SuperpositionConfig,
+        FramesConfig,
+        NondeterministicConfig,
+        PointerConfig,
+    )
 }
 
 # What a model's configuration takes as its stack.
@@ -58,6 +64,8 @@ __all__ = [
     "FramesConfig",
     "NondeterministicConfig",
     "NondeterministicStack",
+    "PointerConfig",
+    "PointerStack",
     "Stack",
     "StackAttention",
     "StackConfig",

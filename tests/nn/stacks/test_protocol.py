@@ -68,6 +68,7 @@ KINDS = {
     "counter": CounterConfig(),
     "frames": stacks.FramesConfig(items=3, item_features=8, hidden=16),
     "nondeterministic": stacks.NondeterministicConfig(states=1, symbols=2),
+    "pointer": stacks.PointerConfig(),
     "projected": stacks.SuperpositionConfig(project=True, value_features=6),
     "superposition": stacks.SuperpositionConfig(),
 }
