@@ -10,8 +10,6 @@ what they are. Files are array_record; TensorFlow is not needed. A record is rea
 where the output goes up to the last position that counts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os
@@ -53,9 +51,9 @@ class DcfConfig(tfds.core.BuilderConfig):
     """Which strings a data set has.
 
     Attributes:
-        task: the task.
-        ranges: first and last length of every split.
-        strings_per_length: number of strings of each length.
+      task: the task.
+      ranges: first and last length of every split.
+      strings_per_length: number of strings of each length.
     """
 
     task: tasks.Task
@@ -177,7 +175,7 @@ def export(dataset: Dcf) -> pathlib.Path:
     """Write a data set, check it, and return its folder; one that is there is kept.
 
     Raises:
-        ValueError: the strings are not the frozen ones.
+      ValueError: the strings are not the frozen ones.
     """
     download = tfds.download.DownloadConfig(try_download_gcs=False)
     dataset.download_and_prepare(download_config=download)
@@ -191,15 +189,15 @@ def load_test_set(
     """Read the frozen set of a task.
 
     Args:
-        data_dir: the folder given to `python -m experiments.tasks --export`.
-        task: a task or its name.
+      data_dir: the folder given to `python -m experiments.tasks --export`.
+      task: a task or its name.
 
     Returns:
-        Samples of NumPy arrays by length 1..100, each with 512 strings, in arrays
-        of just their length: inputs (512, length).
+      Samples of NumPy arrays by length 1..100, each with 512 strings, in arrays
+      of just their length: inputs (512, length).
 
     Raises:
-        ValueError: the folder has no such set, or not the frozen strings.
+      ValueError: the folder has no such set, or not the frozen strings.
     """
     dataset = builder(task, data_dir)
     name = dataset.builder_config.name

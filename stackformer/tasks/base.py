@@ -4,8 +4,6 @@ B is the batch size, L the width of the input array, M the width of the output
 array: M = output_length(L).
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import functools
@@ -32,11 +30,11 @@ class Sample:
     """A batch of strings of one length with their answers.
 
     Attributes:
-        inputs: (B, L) int32, indices into `task.input_symbols`; 0 from `length` on.
-        outputs: (B, M) int32, indices into `task.output_symbols` (the classes of a
-            model's output); 0 from `task.output_length(length)` on.
-        output_mask: (B, M) bool, True at the positions that count in loss and score.
-        length: () int32, the length of the strings.
+      inputs: (B, L) int32, indices into `task.input_symbols`; 0 from `length` on.
+      outputs: (B, M) int32, indices into `task.output_symbols` (the classes of a
+        model's output); 0 from `task.output_length(length)` on.
+      output_mask: (B, M) bool, True at the positions that count in loss and score.
+      length: () int32, the length of the strings.
     """
 
     inputs: jax.Array | np.ndarray
@@ -52,15 +50,15 @@ class Task(abc.ABC):
     this folder shows a complete one.
 
     Attributes:
-        name: long name, e.g. "reverse_string".
-        short_name: the paper's name, e.g. "RS", or None.
-        level: "regular", "dcf" or "cs" (context-sensitive).
-        input_symbols: the readable symbols of the input strings.
-        output_symbols: the readable symbols of the answers. If `END` is among them,
-            it fills an answer from its first occurrence on, and the positions after
-            the first do not count.
-        chance: accuracy of the best constant answer (one class at every position that
-            counts), averaged over the lengths 41..100, to three digits.
+      name: long name, e.g. "reverse_string".
+      short_name: the paper's name, e.g. "RS", or None.
+      level: "regular", "dcf" or "cs" (context-sensitive).
+      input_symbols: the readable symbols of the input strings.
+      output_symbols: the readable symbols of the answers. If `END` is among them,
+        it fills an answer from its first occurrence on, and the positions after
+        the first do not count.
+      chance: accuracy of the best constant answer (one class at every position that
+        counts), averaged over the lengths 41..100, to three digits.
     """
 
     name: str
@@ -118,21 +116,21 @@ class Task(abc.ABC):
         wider arrays: one compiled program serves all lengths up to `max_length`.
 
         Args:
-            key: a JAX random key.
-            batch_size: B, at least 1.
-            length: the length of the strings, at least 1.
-            max_length: L, at least `length`; by default `length`.
+          key: a JAX random key.
+          batch_size: B, at least 1.
+          length: the length of the strings, at least 1.
+          max_length: L, at least `length`; by default `length`.
 
         Returns:
-            A `Sample` with inputs (B, L) and outputs (B, output_length(L)).
+          A `Sample` with inputs (B, L) and outputs (B, output_length(L)).
 
         Example:
-            >>> import jax
-            >>> from stackformer import tasks
-            >>> task = tasks.get("RS")
-            >>> sample = task.sample(jax.random.key(0), batch_size=2, length=3)
-            >>> sample.inputs.shape, sample.outputs.shape
-            ((2, 3), (2, 3))
+          >>> import jax
+          >>> from stackformer import tasks
+          >>> task = tasks.get("RS")
+          >>> sample = task.sample(jax.random.key(0), batch_size=2, length=3)
+          >>> sample.inputs.shape, sample.outputs.shape
+          ((2, 3), (2, 3))
         """
         batch_size = _positive("batch_size", batch_size)
         if max_length is not None:
@@ -225,9 +223,9 @@ class Task(abc.ABC):
         """The answer to one readable string of the task's form.
 
         Example:
-            >>> from stackformer import tasks
-            >>> tasks.get("RS").answer("abb")
-            'bba'
+          >>> from stackformer import tasks
+          >>> tasks.get("RS").answer("abb")
+          'bba'
         """
         inputs = self.encode(text)
         if not inputs.size:

@@ -3,8 +3,6 @@
 B is the batch size, W the number of bits; least significant bit first.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 
@@ -54,11 +52,11 @@ def from_below(decides: jax.Array, value: jax.Array) -> jax.Array:
     on the one that it gets. 0 where no position before decides.
 
     Args:
-        decides: (B, W) bool.
-        value: (B, W) bool.
+      decides: (B, W) bool.
+      value: (B, W) bool.
 
     Returns:
-        (B, W) int32 of 0 and 1.
+      (B, W) int32 of 0 and 1.
     """
     width = decides.shape[1]
     marked = 2 * (1 + jnp.arange(width))[None, :] + value

@@ -1,7 +1,5 @@
 """Binary addition: the sum of two binary numbers."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """Binary multiplication: the product of two binary numbers."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

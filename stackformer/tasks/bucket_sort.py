@@ -1,7 +1,5 @@
 """Bucket sort: the symbols of the input in increasing order."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

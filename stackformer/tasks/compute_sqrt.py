@@ -1,7 +1,5 @@
 """Compute square root: the integer part of the root of a binary number."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

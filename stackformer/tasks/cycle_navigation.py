@@ -1,7 +1,5 @@
 """Cycle navigation: where does a walk on a circle of five places end?"""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """Duplicate string: write the input twice."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """Even pairs: is the number of 01 and 10 even?"""
 
-from __future__ import annotations
-
 import jax
 
 from stackformer.tasks.base import Length, Task

@@ -12,8 +12,6 @@ with the digit d uniform, the length of the left part uniform over 1..k-4 and th
 operator uniform: the distribution of Deletang et al. (2023).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import jax
@@ -30,7 +28,7 @@ def digits(modulus: int) -> tuple[str, ...]:
     """The symbols 0..modulus-1.
 
     Raises:
-        ValueError: the modulus is not in 2..1000.
+      ValueError: the modulus is not in 2..1000.
     """
     if not isinstance(modulus, int) or not 2 <= modulus <= 1000:
         raise ValueError(f"`modulus` should be an int in 2..1000, but got {modulus!r}")
@@ -84,13 +82,13 @@ def grow(
     so that a step pushes one, pops one, or does neither.
 
     Args:
-        bits: one word per symbol from `position_bits`, shape (B, L).
-        length: length of the expressions, may be traced; at most L.
-        modulus: m.
-        num_operators: 2 for + and -, 3 for + - and *.
+      bits: one word per symbol from `position_bits`, shape (B, L).
+      length: length of the expressions, may be traced; at most L.
+      modulus: m.
+      num_operators: 2 for + and -, 3 for + - and *.
 
     Returns:
-        Codes, shape (B, L) int32; what stands from `length` on is meaningless.
+      Codes, shape (B, L) int32; what stands from `length` on is meaningless.
     """
     batch_size, width = bits.shape
     operator_0, opening, closing = modulus, modulus + 3, modulus + 4
@@ -137,16 +135,16 @@ def evaluate(codes: jax.Array, modulus: int) -> jax.Array:
     the stack; ")" ends it and gives its value to the level below as if it were a digit.
 
     Args:
-        codes: shape (B, L); blanks are skipped.
-        modulus: m.
+      codes: shape (B, L); blanks are skipped.
+      modulus: m.
 
     Returns:
-        Values in 0..m-1, shape (B,) int32.
+      Values in 0..m-1, shape (B,) int32.
 
     Example:
-        >>> codes = [[code(s, 5) for s in "(1+2)*-3"]]
-        >>> evaluate(jnp.asarray(codes), 5).tolist()
-        [1]
+      >>> codes = [[code(s, 5) for s in "(1+2)*-3"]]
+      >>> evaluate(jnp.asarray(codes), 5).tolist()
+      [1]
     """
     batch_size, width = codes.shape
     first_operator, opening, closing = modulus, modulus + 3, modulus + 4
@@ -224,7 +222,7 @@ def value_probabilities(modulus: int, max_length: int) -> np.ndarray:
     their lengths.
 
     Returns:
-        Probabilities of shape (max_length + 1, m); row k is for length k, row 0 unused.
+      Probabilities of shape (max_length + 1, m); row k is for length k, row 0 unused.
     """
     d = np.arange(modulus)
     results = [(d[:, None] + d) % modulus, (d[:, None] - d) % modulus]

@@ -9,8 +9,6 @@ In both settings position n + j (counting <bos> as 0) predicts y_j, j = 1..m: th
 separator predicts y_1, and a mask (the symbol before y_j) every other y_j.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 
@@ -29,10 +27,10 @@ class Framed:
     """What a model reads and what it should say.
 
     Attributes:
-        tokens: (B, T) int32 token ids, T = 1 + L + M.
-        mask: (B, T) bool, True at real tokens (padding is at the right end).
-        targets: (B, T) int32 classes; 0 where there is no target.
-        target_mask: (B, T) bool, True at the positions that count.
+      tokens: (B, T) int32 token ids, T = 1 + L + M.
+      mask: (B, T) bool, True at real tokens (padding is at the right end).
+      targets: (B, T) int32 classes; 0 where there is no target.
+      target_mask: (B, T) bool, True at the positions that count.
     """
 
     tokens: jax.Array
@@ -45,24 +43,24 @@ def frame(task: Task, sample: Sample, mode: str) -> Framed:
     """Frame a sample for masked ("mlm") or autoregressive ("alm") prediction.
 
     Args:
-        task: the task the sample is from.
-        sample: inputs (B, L), outputs (B, M); its length may be traced.
-        mode: "mlm" or "alm".
+      task: the task the sample is from.
+      sample: inputs (B, L), outputs (B, M); its length may be traced.
+      mode: "mlm" or "alm".
 
     Returns:
-        `Framed` arrays of shape (B, 1 + L + M).
+      `Framed` arrays of shape (B, 1 + L + M).
 
     Example:
-        >>> import jax
-        >>> from stackformer import tasks
-        >>> task = tasks.get("RS")
-        >>> sample = task.sample(jax.random.key(4), 1, 2, max_length=3)
-        >>> task.decode_sample(sample)
-        [('ba', 'ab')]
-        >>> task.decode_tokens(tasks.frame(task, sample, "mlm").tokens[0])
-        '<bos> b a <sep> <mask> <pad> <pad>'
-        >>> task.decode_tokens(tasks.frame(task, sample, "alm").tokens[0])
-        '<bos> b a <sep> a <pad> <pad>'
+      >>> import jax
+      >>> from stackformer import tasks
+      >>> task = tasks.get("RS")
+      >>> sample = task.sample(jax.random.key(4), 1, 2, max_length=3)
+      >>> task.decode_sample(sample)
+      [('ba', 'ab')]
+      >>> task.decode_tokens(tasks.frame(task, sample, "mlm").tokens[0])
+      '<bos> b a <sep> <mask> <pad> <pad>'
+      >>> task.decode_tokens(tasks.frame(task, sample, "alm").tokens[0])
+      '<bos> b a <sep> a <pad> <pad>'
     """
     if mode not in MODES:
         raise ValueError(f'`mode` should be "mlm" or "alm", but got {mode!r}')

@@ -1,7 +1,5 @@
 """Missing duplicate string: which symbol is missing from a string written twice?"""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

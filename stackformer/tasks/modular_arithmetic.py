@@ -1,7 +1,5 @@
 """Modular arithmetic without brackets."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """MA: the value of a bracketed expression modulo 5."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

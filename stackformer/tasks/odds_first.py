@@ -1,7 +1,5 @@
 """Odds first: the symbols at odd positions, then those at even positions."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

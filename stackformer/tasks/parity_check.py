@@ -1,7 +1,5 @@
 """Parity check: is the number of 1s even?"""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """The table of tasks: `get`, `names`, `register`."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util
@@ -36,7 +34,7 @@ def register(task_class: type[Task]) -> type[Task]:
     """Make a task known to `get` and `names`; also usable as a class decorator.
 
     Raises:
-        ValueError: the name is taken, or the class lacks something a task states.
+      ValueError: the name is taken, or the class lacks something a task states.
     """
     task = _checked(task_class)
     for name in filter(None, (task.name, task.short_name)):
@@ -90,22 +88,22 @@ def get(name: str, **options: Any) -> Task:
     """The task of this name.
 
     Args:
-        name: a short name ("RS"), a long name ("reverse_string"), in any case; or
-            "module:Class" or "folder/file.py:Class" for a `Task` class of your own
-            that is not registered.
-        **options: arguments of the task's class, such as `modulus=7`.
+      name: a short name ("RS"), a long name ("reverse_string"), in any case; or
+        "module:Class" or "folder/file.py:Class" for a `Task` class of your own
+        that is not registered.
+      **options: arguments of the task's class, such as `modulus=7`.
 
     Returns:
-        The task; without options always the same object.
+      The task; without options always the same object.
 
     Raises:
-        ValueError: no such task; the message lists the known ones.
+      ValueError: no such task; the message lists the known ones.
 
     Example:
-        >>> get("RS") is get("reverse_string")
-        True
-        >>> get("MA", modulus=7).output_size
-        7
+      >>> get("RS") is get("reverse_string")
+      True
+      >>> get("MA", modulus=7).output_size
+      7
     """
     if not isinstance(name, str):
         raise ValueError(f"`name` should be a str, but got {name!r}")

@@ -1,7 +1,5 @@
 """RS: reverse a string."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -7,8 +7,6 @@ string whether it is drawn alone or inside an array of any greater width.
 B is the batch size and L the width of the array.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import jax
@@ -43,10 +41,10 @@ def position_bits(key: jax.Array, batch_size: int, max_length: int) -> jax.Array
     """Independent uniform 32-bit words, shape (B, L) uint32; column i knows no L.
 
     Example:
-        >>> key = jax.random.key(0)
-        >>> wide, narrow = position_bits(key, 2, 9), position_bits(key, 2, 5)
-        >>> bool((wide[:, :5] == narrow).all())
-        True
+      >>> key = jax.random.key(0)
+      >>> wide, narrow = position_bits(key, 2, 9), position_bits(key, 2, 5)
+      >>> bool((wide[:, :5] == narrow).all())
+      True
     """
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(max_length))
     return jax.vmap(lambda k: jax.random.bits(k, (batch_size,)), out_axes=1)(keys)
@@ -85,12 +83,12 @@ def nonzero_binary(bits: jax.Array, start: jax.Array, length: jax.Array) -> jax.
     distribution over the 2**length - 1 nonzero numbers of this many bits.
 
     Args:
-        bits: words from `position_bits`, shape (B, L).
-        start: first position of each row's string, shape (B, 1).
-        length: length of each row's string, shape (B, 1).
+      bits: words from `position_bits`, shape (B, L).
+      start: first position of each row's string, shape (B, 1).
+      length: length of each row's string, shape (B, 1).
 
     Returns:
-        int32 array of shape (B, L), zero outside the string.
+      int32 array of shape (B, L), zero outside the string.
     """
     position = jnp.arange(bits.shape[1])[None, :] - start
     inside = (position >= 0) & (position < length)

@@ -1,7 +1,5 @@
 """SE: solve an equation modulo 5 for its one unknown."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

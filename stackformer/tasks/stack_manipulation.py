@@ -1,7 +1,5 @@
 """SM: follow stack instructions and print the stack that is left."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """A task of the user's own, tried out on a few strings before it is trained on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -7,8 +7,6 @@ they look like input symbols (a symbol to push is then not one to pop):
     0 <pad>   1 <bos>   2 <mask>   3 <sep>   4.. input symbols   .. output symbols
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Sequence
@@ -27,19 +25,19 @@ def tokenize(text: str, symbols: Sequence[str], what: str = "string") -> np.ndar
     """Turn text into indices of symbols; white space separates and is dropped.
 
     Args:
-        text: e.g. "(1+2)" or "b a b pop push_a"; "bab pop" is also read as b a b pop.
-        symbols: the alphabet; an index in the result points into it.
-        what: what the text is called in an error message.
+      text: e.g. "(1+2)" or "b a b pop push_a"; "bab pop" is also read as b a b pop.
+      symbols: the alphabet; an index in the result points into it.
+      what: what the text is called in an error message.
 
     Returns:
-        int32 array of shape (number of symbols in the text,).
+      int32 array of shape (number of symbols in the text,).
 
     Raises:
-        ValueError: a part of the text is no symbol of the alphabet.
+      ValueError: a part of the text is no symbol of the alphabet.
 
     Example:
-        >>> tokenize("ab pop", ("a", "b", "pop")).tolist()
-        [0, 1, 2]
+      >>> tokenize("ab pop", ("a", "b", "pop")).tolist()
+      [0, 1, 2]
     """
     if not isinstance(text, str):
         raise ValueError(
@@ -68,13 +66,13 @@ def untokenize(ids: ArrayLike, symbols: Sequence[str]) -> str:
     """Turn indices back into text that `tokenize` reads: spaces only where needed.
 
     Raises:
-        ValueError: an index is outside the alphabet.
+      ValueError: an index is outside the alphabet.
 
     Example:
-        >>> untokenize([0, 1, 2], ("a", "b", "pop"))
-        'a b pop'
-        >>> untokenize([0, 1, 1], ("a", "b"))
-        'abb'
+      >>> untokenize([0, 1, 2], ("a", "b", "pop"))
+      'a b pop'
+      >>> untokenize([0, 1, 1], ("a", "b"))
+      'abb'
     """
     ids = np.asarray(ids)
     if ids.ndim != 1:

@@ -1,7 +1,5 @@
 """The stack explorer: one self-contained page that replays a string on a soft stack."""
 
-from __future__ import annotations
-
 import html
 import json
 import os
@@ -70,16 +68,16 @@ def explore(
     network. In a notebook the result shows itself inline; `.save(path)` writes it.
 
     Args:
-        tokens: T readable symbols; position 0 is the bottom of the stack.
-        actions: (T, A) action probabilities, or a sequence with one entry a layer; an
-            entry of shape (S, T, A) gives one panel for each of S stacks.
-        probabilities: (T, C) predicted class probabilities at every position.
-        symbols: C readable classes, needed with `probabilities`.
-        targets: T right answers, None where there is none or it does not count.
-        predicted: (T,) bool, the positions at which there is a prediction; default:
-            where `targets` has an answer, or everywhere without `targets`.
-        titles: one title a layer, default "Layer 1", "Layer 2", ...
-        title: title of the page.
+      tokens: T readable symbols; position 0 is the bottom of the stack.
+      actions: (T, A) action probabilities, or a sequence with one entry a layer; an
+        entry of shape (S, T, A) gives one panel for each of S stacks.
+      probabilities: (T, C) predicted class probabilities at every position.
+      symbols: C readable classes, needed with `probabilities`.
+      targets: T right answers, None where there is none or it does not count.
+      predicted: (T,) bool, the positions at which there is a prediction; default:
+        where `targets` has an answer, or everywhere without `targets`.
+      titles: one title a layer, default "Layer 1", "Layer 2", ...
+      title: title of the page.
 
     >>> push, pop = [0.98, 0.01, 0.01], [0.01, 0.98, 0.01]
     >>> page = explore(["bottom", "a", "b", "M"], [push, push, push, pop])

@@ -1,7 +1,5 @@
 """Frames: which items lie in which bracket, and what a pop returned."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import json
@@ -60,10 +58,10 @@ def frame_steps(
     """The frames that a string's actions make, step by step.
 
     Args:
-        tokens: T readable symbols; position 0 is the bottom.
-        choice: T actions, 0 push, 1 pop, 2 no-op.
-        values: what a pop at each position returned, as a text; None where unknown.
-        num_items: items that a frame keeps.
+      tokens: T readable symbols; position 0 is the bottom.
+      choice: T actions, 0 push, 1 pop, 2 no-op.
+      values: what a pop at each position returned, as a text; None where unknown.
+      num_items: items that a frame keeps.
 
     >>> steps = frame_steps("B(1+2)", [2, 0, 2, 2, 2, 1], [None] * 5 + ["3"])
     >>> steps[-1].closed, steps[-1].value, steps[-1].frame

@@ -1,7 +1,5 @@
 """Where the parts of a figure of attention maps stand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

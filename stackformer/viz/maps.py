@@ -1,7 +1,5 @@
 """Stack attention maps and action probabilities as matplotlib figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -43,16 +41,16 @@ def plot_stack_attention(
     beside the map as bars.
 
     Args:
-        weights: (T, T) for one layer, or a sequence with one entry a layer; an entry
-            of shape (S, T, T) gives S panels, one for each stack of that layer.
-        tokens: T readable symbols, position 0 included (its symbol is not used).
-        actions: action probabilities, same structure as `weights`: (T, A) each.
-        titles: one title a layer, default "Layer 1", "Layer 2", ...
-        title: title of the whole figure.
-        columns: panels in a row, default at most three.
+      weights: (T, T) for one layer, or a sequence with one entry a layer; an entry
+        of shape (S, T, T) gives S panels, one for each stack of that layer.
+      tokens: T readable symbols, position 0 included (its symbol is not used).
+      actions: action probabilities, same structure as `weights`: (T, A) each.
+      titles: one title a layer, default "Layer 1", "Layer 2", ...
+      title: title of the whole figure.
+      columns: panels in a row, default at most three.
 
     Returns:
-        The figure: `figure.savefig("map.svg")`, or the last line of a notebook cell.
+      The figure: `figure.savefig("map.svg")`, or the last line of a notebook cell.
 
     >>> figure = plot_stack_attention(np.eye(3), ["bottom", "a", "M"])
     >>> figure.axes[0].get_xlabel()
@@ -95,13 +93,13 @@ def plot_actions(
     """Draw the action probabilities of one stack: a lane for each action.
 
     Args:
-        actions: (T, A) action probabilities; position 0 has no action and stays empty.
-        tokens: T readable symbols, position 0 included.
-        title: title above the lanes.
-        ax: axes to draw into; a new figure without it.
+      actions: (T, A) action probabilities; position 0 has no action and stays empty.
+      tokens: T readable symbols, position 0 included.
+      title: title above the lanes.
+      ax: axes to draw into; a new figure without it.
 
     Returns:
-        The figure drawn into.
+      The figure drawn into.
 
     >>> figure = plot_actions([[0, 0, 1], [0.9, 0.05, 0.05]], ["bottom", "a"])
     >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]

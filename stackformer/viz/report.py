@@ -1,7 +1,5 @@
 """The report page: measured tables beside the paper's, as one self-contained page."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Accuracy over length as an inline SVG that follows the page's colours."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ the probabilities of the actions at position i in the order push, pop, no-op, th
 bottom of the stack; its row is ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -78,12 +76,12 @@ def depth_distribution(actions: ArrayLike, depth: int | None = None) -> np.ndarr
     its probability times `Z_{i-1}[k+m]`.
 
     Args:
-        actions: (T, A) action probabilities of one stack on one string.
-        depth: how many elements from the top to return, default T. What is returned
-            is exact either way.
+      actions: (T, A) action probabilities of one stack on one string.
+      depth: how many elements from the top to return, default T. What is returned
+        is exact either way.
 
     Returns:
-        (T, depth, T) float64 array; every `Z[i, k]` sums to one.
+      (T, depth, T) float64 array; every `Z[i, k]` sums to one.
 
     >>> push, pop = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]
     >>> Z = depth_distribution([push, push, push, pop])

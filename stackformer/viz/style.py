@@ -1,7 +1,5 @@
 """One look for every picture: colours, and a figure that shows itself in notebooks."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Short symbols for the axes of a picture, as in the paper's figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 _SHORT = {"<mask>": "M", "<sep>": "|", "<bos>": "B", "<pad>": "_", "pop": "P"}

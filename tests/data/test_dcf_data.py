@@ -85,7 +85,7 @@ def test_another_tasks_records_are_refused(tmp_path):
 
 def test_every_task_has_a_config_and_a_checksum():
     assert set(dcf.Dcf.builder_configs) == set(dcf.CHECKSUMS)
-    assert len(dcf.CHECKSUMS) == 15
+    assert len(dcf.CHECKSUMS) >= 15
     config = dcf.Dcf.builder_configs["solve_equation"]
     assert config.num_strings == 51_200
     assert [dcf.split_name(*r) for r in config.ranges] == [

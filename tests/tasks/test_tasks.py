@@ -10,6 +10,8 @@ from stackformer import tasks
 from stackformer.tasks import base
 
 WIDTH = 24
+# Those of the library; other tests register more.
+NAMES = tasks.names()
 
 
 @pytest.fixture(scope="module", params=SOLVERS)
@@ -32,8 +34,8 @@ def padded(task):
 
 
 def test_every_task_has_a_solver():
-    assert set(tasks.names()) >= set(SOLVERS)
-    assert len(SOLVERS) == 15
+    assert set(NAMES) == set(SOLVERS)
+    assert len(SOLVERS) >= 15
 
 
 def test_answers_agree_with_plain_python_at_every_length(task, padded):
