@@ -104,9 +104,10 @@ def main(argv: list[str] | None = None) -> int:
 
         record["train"] = models.train_step(repeats=repeats, seconds=seconds)
     if "decode" in parts:
-        from stackformer.commands.benchmark import models
+        from stackformer.commands.benchmark import models, steps
 
         record["decode"] = models.decoding(length=100, repeats=repeats, seconds=seconds)
+        record["steps"] = steps.stack_steps(repeats=repeats, seconds=seconds)
     if "tasks" in parts:
         from stackformer.commands.benchmark import samplers
 
