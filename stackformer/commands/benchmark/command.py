@@ -1,4 +1,4 @@
-"""Measure the library: kernel, train step, decoding, task samplers.
+"""Measure the library: kernel, train step, decoding, task samplers, frames.
 
 Everything that is compared is timed in one process, compiled ahead, warmed up, taking
 turns; times are medians. A kernel that differs from the reference is not timed.
@@ -16,12 +16,12 @@ from stackformer.training.errors import UserError
 from stackformer.training.records import write_text
 
 LENGTHS = (81, 129, 201, 513, 1025, 2049)
-PARTS = ("kernel", "train", "decode", "tasks")
+PARTS = ("kernel", "train", "decode", "tasks", "frames")
 EXAMPLES = [
     "python -m experiments.benchmark --quick",
     "python -m experiments.benchmark kernel",
     "python -m experiments.benchmark kernel --lengths=81,513",
-    "python -m experiments.benchmark train decode tasks",
+    "python -m experiments.benchmark train decode tasks frames",
 ]
 
 
@@ -112,6 +112,10 @@ def main(argv: list[str] | None = None) -> int:
         from stackformer.commands.benchmark import samplers
 
         record["tasks"] = samplers.run(repeats=3 * repeats, seconds=seconds)
+    if "frames" in parts:
+        from stackformer.commands.benchmark import frames
+
+        record["frames"] = frames.run(repeats=repeats, seconds=seconds)
     path = args.out / "benchmark.json"
     old = {}
     with contextlib.suppress(OSError, ValueError):  # none yet, or damaged
