@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 
 def check_positive(config: Any, *names: str) -> None:
     """Raises ValueError unless the fields are integers of at least 1, or None where
@@ -12,10 +14,15 @@ def check_positive(config: Any, *names: str) -> None:
         default = type(config).__dataclass_fields__[name].default
         if value is None and default is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(
-                f"`{name}` should be an integer of at least 1, but got {value!r}."
-            )
+        check_count(name, value)
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises ValueError unless the value is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(
+            f"`{name}` should be an integer of at least 1, but got {value!r}."
+        )
 
 
 def check_features(features: Any, num_stacks: int = 1) -> None:

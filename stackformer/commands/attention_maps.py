@@ -277,7 +277,9 @@ def choose_input(
     except ValueError as error:
         raise UserError(f"--input: {error}") from None
     if not inputs.size:
-        raise UserError(f"--input must not be empty; the alphabet is {_alphabet(task)}")
+        raise UserError(
+            f"--input should have symbols of {_alphabet(task)}, but got none"
+        )
     return inputs
 
 
@@ -330,7 +332,7 @@ def main(argv: list[str] | None = None) -> int:
     flags = make_parser().parse_args(argv)
     if flags.layers and min(flags.layers) < 1:
         given = ",".join(map(str, flags.layers))
-        raise UserError(f"--layers counts from 1, got {given}")
+        raise UserError(f"--layers should count from 1, but got {given}")
     folder = cli.folder("--save_to", flags.save_to) if flags.save_to else None
     trained = load(flags.out, flags.seed)
     model, task, config = trained

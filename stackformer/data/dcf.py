@@ -220,8 +220,8 @@ def read(dataset: Dcf) -> dict[int, tasks.Sample]:
     written = dict(metadata)
     if written != _metadata(task):
         raise ValueError(
-            f"{dataset.data_dir} was written for another task: expected "
-            f"{_metadata(task)}, got {written}"
+            f"{dataset.data_dir} should be of {_metadata(task)}, but got another "
+            f"task, {written}"
         )
     pairs: dict[int, list[tuple[str, str]]] = {}
     for split in dataset.info.splits:
@@ -237,8 +237,8 @@ def read(dataset: Dcf) -> dict[int, tasks.Sample]:
         expected, got = CHECKSUMS.get(config.name), checksum(samples)
         if expected not in (None, got):
             raise ValueError(
-                f"{dataset.data_dir} has not the frozen strings of {config.name} "
-                f"{Dcf.VERSION}: expected checksum {expected}, got {got}; if the "
+                f"{dataset.data_dir} should have the frozen strings of {config.name} "
+                f"{Dcf.VERSION}, with checksum {expected}, but got {got}; if the "
                 "files are whole, this version of JAX draws other numbers than 0.10"
             )
     return samples

@@ -8,6 +8,8 @@ import numpy as np
 from flax import nnx
 from jax.core import Tracer
 
+from stackformer.checks import check_count
+
 
 def generate(
     model: nnx.Module,
@@ -139,9 +141,8 @@ def _generate(
 def _check(model, prompts, prompt_lengths, num_new, key, temperature):
     if not hasattr(model, "decode_step"):
         raise ValueError(
-            "`model` should have init_cache and decode_step, but "
-            f"{type(model).__name__} has not; generation needs an autoregressive "
-            "transformer."
+            "`model` should have init_cache and decode_step, as autoregressive "
+            f"transformers do, but got a {type(model).__name__}, which has not."
         )
     if prompts.ndim != 2 or not jnp.issubdtype(prompts.dtype, jnp.integer):
         raise ValueError(
@@ -160,8 +161,7 @@ def _check(model, prompts, prompt_lengths, num_new, key, temperature):
                 f"`prompt_lengths` should lie from 1 to {prompts.shape[1]}, but got "
                 f"values from {low} to {high}."
             )
-    if num_new < 1:
-        raise ValueError(f"`num_new` should be at least 1, but got {num_new}.")
+    check_count("num_new", num_new)
     if temperature < 0.0:
         raise ValueError(f"`temperature` should be at least 0, but got {temperature}.")
     if temperature > 0.0 and key is None:

@@ -85,7 +85,9 @@ def sinusoids(
       (3, 4)
     """
     if features % 2:
-        raise ValueError(f"features should be even for sinusoids, but got {features}.")
+        raise ValueError(
+            f"`features` should be even for sinusoids, but got {features}."
+        )
     angles = _angles(positions, features // 2, max_wavelength)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
@@ -113,7 +115,7 @@ def rotate(
     """
     if x.shape[-1] % 2:
         raise ValueError(
-            f"x should have an even last axis to be rotated, but got shape {x.shape}."
+            f"`x` should have an even last axis to be rotated, but got shape {x.shape}."
         )
     angles = _angles(positions, x.shape[-1] // 2, max_wavelength)
     angles = angles.reshape((1,) * (x.ndim - 2) + angles.shape)

@@ -140,19 +140,21 @@ class Task(abc.ABC):
         if isinstance(length, Tracer):
             if max_length is None:
                 raise ValueError(
-                    "length is a traced value, so max_length (the width of the "
-                    "arrays) must be given as an int, got None"
+                    "`max_length` (the width of the arrays) should be given as an int "
+                    "where `length` is traced, but got None"
                 )
         else:
             length = _positive("length", length)
             max_length = length if max_length is None else max_length
             if length > max_length:
                 raise ValueError(
-                    f"length must be at most max_length = {max_length}, got {length}"
+                    f"`length` should be at most `max_length` ({max_length}), but got "
+                    f"{length}"
                 )
         if not isinstance(key, jax.Array | np.ndarray):
             raise ValueError(
-                f"key must be a JAX random key such as jax.random.key(0), got {key!r}"
+                "`key` should be a JAX random key such as jax.random.key(0), but got "
+                f"{key!r}"
             )
         return _sample(self, batch_size, max_length, key, length)
 
@@ -229,7 +231,10 @@ class Task(abc.ABC):
         """
         inputs = self.encode(text)
         if not inputs.size:
-            raise ValueError(f"{self.name} input must not be empty, got {text!r}")
+            raise ValueError(
+                f"`text` should be a string of {self.name}, but got an empty one, "
+                f"{text!r}"
+            )
         self.check_form([self.input_symbols[i] for i in inputs])
         outputs, mask = _answers(self, inputs[None], inputs.size)
         return self.decode_output(np.asarray(outputs)[np.asarray(mask)])
@@ -261,9 +266,9 @@ def _positive(argument: str, value: SupportsIndex) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ValueError(f"{argument} must be an int, got {value!r}") from None
+        raise ValueError(f"`{argument}` should be an int, but got {value!r}") from None
     if number < 1:
-        raise ValueError(f"{argument} must be at least 1, got {number}")
+        raise ValueError(f"`{argument}` should be at least 1, but got {number}")
     return number
 
 

@@ -33,7 +33,7 @@ def digits(modulus: int) -> tuple[str, ...]:
         ValueError: the modulus is not in 2..1000.
     """
     if not isinstance(modulus, int) or not 2 <= modulus <= 1000:
-        raise ValueError(f"modulus must be an int in 2..1000, got {modulus!r}")
+        raise ValueError(f"`modulus` should be an int in 2..1000, but got {modulus!r}")
     return tuple(map(str, range(modulus)))
 
 

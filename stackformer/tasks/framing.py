@@ -65,7 +65,7 @@ def frame(task: Task, sample: Sample, mode: str) -> Framed:
         '<bos> b a <sep> a <pad> <pad>'
     """
     if mode not in MODES:
-        raise ValueError(f'mode must be "mlm" or "alm", got {mode!r}')
+        raise ValueError(f'`mode` should be "mlm" or "alm", but got {mode!r}')
     return _frame(task, mode, sample)
 
 

@@ -58,21 +58,25 @@ def _checked(task_class: type[Task]) -> Task:
         if not hasattr(task_class, attribute) and attribute not in vars(task)
     ]
     if missing:
-        raise ValueError(f"{task_class.__name__} must state {', '.join(missing)}")
+        raise ValueError(
+            f"{task_class.__name__} should state {', '.join(missing)}, but does not"
+        )
     if task.level not in LEVELS:
         raise ValueError(
-            f"{task.name}: level must be one of {', '.join(LEVELS)}, got {task.level!r}"
+            f"{task.name}: `level` should be one of {', '.join(LEVELS)}, but got "
+            f"{task.level!r}"
         )
     for attribute in ("input_symbols", "output_symbols"):
         symbols = getattr(task, attribute)
         if not isinstance(symbols, tuple) or not symbols:
             raise ValueError(
-                f"{task.name}: {attribute} must be a tuple of str, got {symbols!r}"
+                f"{task.name}: `{attribute}` should be a tuple of str, but got "
+                f"{symbols!r}"
             )
         if len(set(symbols)) < len(symbols) or set(symbols) & set(SPECIAL_SYMBOLS):
             raise ValueError(
-                f"{task.name}: {attribute} must be distinct and none of "
-                f"{', '.join(SPECIAL_SYMBOLS)}, got {symbols!r}"
+                f"{task.name}: `{attribute}` should be distinct and none of "
+                f"{', '.join(SPECIAL_SYMBOLS)}, but got {symbols!r}"
             )
     return task
 
@@ -104,7 +108,7 @@ def get(name: str, **options: Any) -> Task:
         7
     """
     if not isinstance(name, str):
-        raise ValueError(f"task name must be a str, got {name!r}")
+        raise ValueError(f"`name` should be a str, but got {name!r}")
     task_class = _imported(name) if ":" in name else _TASKS.get(name.lower())
     if task_class is None:
         known = [
@@ -138,7 +142,9 @@ def _imported(name: str) -> type[Task]:
     except Exception as error:  # whatever the user's file raises
         raise ValueError(f"task {name!r} cannot be imported: {error}") from None
     if not (isinstance(task_class, type) and issubclass(task_class, Task)):
-        raise ValueError(f"{name!r} must be a subclass of stackformer.tasks.Task")
+        raise ValueError(
+            f"a task should be a subclass of stackformer.tasks.Task, but got {name!r}"
+        )
     try:
         try_out(_checked(task_class))
     except Exception as error:

@@ -42,7 +42,9 @@ def tokenize(text: str, symbols: Sequence[str], what: str = "string") -> np.ndar
         [0, 1, 2]
     """
     if not isinstance(text, str):
-        raise ValueError(f"{what} must be a str, got {type(text).__name__}: {text!r}")
+        raise ValueError(
+            f"{what} should be a str, but got {type(text).__name__}: {text!r}"
+        )
     index = {symbol: i for i, symbol in enumerate(symbols)}
     pieces = _pattern(tuple(symbols)).findall(text)
     for position, piece in enumerate(pieces):
@@ -76,12 +78,12 @@ def untokenize(ids: ArrayLike, symbols: Sequence[str]) -> str:
     """
     ids = np.asarray(ids)
     if ids.ndim != 1:
-        raise ValueError(f"ids must have shape (length,), got shape {ids.shape}")
+        raise ValueError(f"`ids` shape should be (length,), but got {ids.shape}")
     outside = ids[(ids < 0) | (ids >= len(symbols))]
     if outside.size:
         raise ValueError(
-            f"ids must be in 0..{len(symbols) - 1} (the alphabet is "
-            f"{{{', '.join(symbols)}}}), got {int(outside[0])}"
+            f"`ids` should lie in 0..{len(symbols) - 1} (the alphabet is "
+            f"{{{', '.join(symbols)}}}), but got {int(outside[0])}"
         )
     separator = "" if all(len(symbol) == 1 for symbol in symbols) else " "
     return separator.join(symbols[int(i)] for i in ids)

@@ -21,8 +21,8 @@ def initialize(
     given = [x is not None for x in (coordinator, num_processes, process_id)]
     if any(given) and not all(given):
         raise UserError(
-            "--coordinator, --num_processes and --process_id go together; give all "
-            "three, or none on a cluster that JAX knows"
+            "`coordinator`, `num_processes` and `process_id` should be given together, "
+            "or none of them on a cluster that JAX knows"
         )
     if "cpu" in (os.environ.get("JAX_PLATFORMS") or "cpu"):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -30,7 +30,7 @@ def initialize(
         jax.distributed.initialize(coordinator, num_processes, process_id)
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"--distributed: the processes could not be joined: {error}. On a machine "
-            "that JAX does not know as a cluster give --coordinator=HOST:PORT, "
-            "--num_processes=N and --process_id=I"
+            f"`distributed`: the processes could not be joined: {error}. On a machine "
+            "that JAX does not know as a cluster give `coordinator` HOST:PORT, "
+            "`num_processes` and `process_id`"
         ) from None

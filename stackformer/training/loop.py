@@ -45,9 +45,11 @@ class TrainOptions:
     def __post_init__(self) -> None:
         for name in ("steps", "steps_per_dispatch", "checkpoint_every", "keep"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise UserError(
+                    f"`{name}` should be at least 1, but got {getattr(self, name)}"
+                )
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise UserError(f"seeds must be given and differ, got {self.seeds}")
+            raise UserError(f"`seeds` should be given and differ, but got {self.seeds}")
 
 
 def _next_stop(step: int, options: TrainOptions, problem: Problem) -> int:

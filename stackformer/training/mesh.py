@@ -39,25 +39,26 @@ def parse_mesh(text: str | None, num_devices: int, batch_size: int) -> dict[str,
         name, _, size = part.partition(":")
         if name.strip() not in AXES or not size.strip().isdigit() or int(size) < 1:
             raise UserError(
-                f"--mesh: expected AXIS:SIZE parts with the axes {', '.join(AXES)}, "
-                f"such as data:4 or seeds:2,data:4; got {part!r} in {text!r}"
+                f"`mesh` should be AXIS:SIZE parts with the axes {', '.join(AXES)}, "
+                f"such as data:4 or seeds:2,data:4, but got {part!r} in {text!r}"
             )
         if name.strip() in given:
-            raise UserError(f"--mesh should name an axis once, but got {text!r}")
+            raise UserError(f"`mesh` should name an axis once, but got {text!r}")
         given.add(name.strip())
         sizes[name.strip()] = int(size)
     wanted = int(np.prod(list(sizes.values())))
     if wanted > num_devices:
         raise UserError(
-            f"--mesh={text} needs {wanted} devices, but JAX sees {num_devices}; "
-            "choose smaller sizes (or, to try it on a CPU, set "
+            f"`mesh` should need at most the {num_devices} devices that JAX sees, but "
+            f"got {text!r}, which needs {wanted} devices (to try it on a CPU, set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={wanted})"
         )
     split = sizes["data"] * sizes["params"]
     if batch_size % split:
         raise UserError(
-            f"--mesh={text} splits the batch into {split} parts, but the batch size "
-            f"{batch_size} is not divisible by {split}; change --batch_size or --mesh"
+            f"`mesh` should split the batch into parts that divide it, but got "
+            f"{text!r}, {split} parts, and `batch_size` {batch_size} is not divisible "
+            f"by {split}"
         )
     return sizes
 
@@ -97,8 +98,8 @@ class Placement:
         size = self.mesh.shape["seeds"]
         if num_seeds % size:
             raise UserError(
-                f"--mesh: {num_seeds} seeds cannot be split over seeds:{size}; "
-                f"choose a number of seeds that is divisible by {size}"
+                f"`mesh` should split the {num_seeds} seeds into equal parts, but got "
+                f"seeds:{size}"
             )
 
     def per_seed(self, leaf: Any) -> NamedSharding:

@@ -40,7 +40,9 @@ def plot_length_generalization(
     """
     results = [results] if isinstance(results, dict) else list(results)
     if not results:
-        raise ValueError("results must hold at least one result, got an empty list")
+        raise ValueError(
+            "`results` should hold at least one result, but got an empty list"
+        )
     if labels is None:
         labels = [_label(result) for result in results]
     figure = NotebookFigure(figsize=(7.0, 4.0), layout="constrained")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from stackformer.checks import check_count
+
 if TYPE_CHECKING:
     import jax
 
@@ -93,8 +95,7 @@ def depth_distribution(actions: ArrayLike, depth: int | None = None) -> np.ndarr
     actions = check_actions(actions)
     T, num_actions = actions.shape
     depth = len(actions) if depth is None else depth
-    if depth < 1:
-        raise ValueError(f"depth should be at least 1, but got {depth}.")
+    check_count("depth", depth)
     # Row T of the working stack stands for every deeper one: it is always the bottom.
     state = np.zeros((T + 1, T))
     state[:, 0] = 1.0

@@ -159,7 +159,7 @@ def test_results_on_a_test_set_say_how_many_strings_it_has(
         (["--task=RS", "--steps=0"], "at least 1"),
         (["--task=RS", "--ste=5"], "unrecognized arguments"),
         (["--eval_only"], "--eval_only needs --out"),
-        (["--task=RS", "--test_data=/no/such/folder"], "--test_data="),
+        (["--task=RS", "--test_data=/no/such/folder"], "--test_data /no/such"),
     ],
 )
 def test_mistakes_are_explained_without_a_trace(

@@ -126,7 +126,7 @@ def test_sampling_follows_the_key_and_the_models_distribution():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_new": 0}, "`num_new` should be at least 1"),
+        ({"num_new": 0}, "`num_new` should be an integer of at least 1"),
         ({"temperature": 1.0}, "`key` should be given"),
         ({"prompt_lengths": jnp.array([4])}, "from 1 to 3"),
         ({"prompt_lengths": jnp.array([3, 3])}, "`prompt_lengths` shape"),

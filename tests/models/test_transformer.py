@@ -191,6 +191,13 @@ def test_given_actions_replace_predicted_ones():
     _, aux = model(tokens, actions=[None, given], return_aux=True)
     assert np.any(aux.stack_actions[0] != given)
     np.testing.assert_array_equal(aux.stack_actions[1], given)
+    # They are data, whether one array or one a layer.
+    for of_layers in (lambda x: x, lambda x: [x, x]):
+
+        def loss(x, of_layers=of_layers):
+            return jnp.sum(model(tokens, actions=of_layers(x)) ** 2)
+
+        np.testing.assert_array_equal(jax.grad(loss)(given), 0.0)
     with pytest.raises(ValueError, match="one entry for each of the 2 layers"):
         model(tokens, actions=[given])
     with pytest.raises(ValueError, match="no layer of this model has a stack"):

@@ -76,7 +76,7 @@ def test_fixed():
         ("fixed:41", "from 1 to 40"),
         ("fixed:x", "NAME or NAME:NUMBER"),
         ("fixed", "NAME or NAME:NUMBER"),
-        ("uniform:3", "takes no value"),
+        ("uniform:3", "should have no value"),
         ("reverse_exponential:-1", "positive"),
     ],
 )

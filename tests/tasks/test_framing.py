@@ -83,5 +83,5 @@ def test_answer_symbols_have_ids_of_their_own():
 
 def test_unknown_mode():
     task = tasks.get("RS")
-    with pytest.raises(ValueError, match=r'mode must be "mlm" or "alm".*clm'):
+    with pytest.raises(ValueError, match=r'`mode` should be "mlm" or "alm".*clm'):
         tasks.frame(task, task.sample(jax.random.key(0), 1, 1), "clm")

@@ -143,7 +143,7 @@ def test_a_task_by_module_and_class():
     assert task.name == "reverse_string"
     with pytest.raises(ValueError, match="cannot be imported"):
         tasks.get("no_such_module:Task")
-    with pytest.raises(ValueError, match="must be a subclass"):
+    with pytest.raises(ValueError, match="should be a subclass"):
         tasks.get("stackformer.tasks:Sample")
 
 
@@ -155,10 +155,10 @@ def test_unknown_name_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((4, 0), "length must be at least 1, got 0"),
-        ((0, 4), "batch_size must be at least 1, got 0"),
-        ((4, 2.5), "length must be an int, got 2.5"),
-        ((4, 5, 4), "length must be at most max_length = 4, got 5"),
+        ((4, 0), "`length` should be at least 1, but got 0"),
+        ((0, 4), "`batch_size` should be at least 1, but got 0"),
+        ((4, 2.5), "`length` should be an int, but got 2.5"),
+        ((4, 5, 4), r"`length` should be at most `max_length` \(4\), but got 5"),
     ],
 )
 def test_bad_sizes(arguments, message):
@@ -170,18 +170,20 @@ def test_bad_arguments():
     task = tasks.get("RS")
     with pytest.raises(ValueError, match=r"'abc' has 'c'.*alphabet \{a, b\}"):
         task.encode("abc")
-    with pytest.raises(ValueError, match=r"ids must be in 0..1.*got 7"):
+    with pytest.raises(ValueError, match=r"`ids` should lie in 0..1.*but got 7"):
         task.decode(np.asarray([0, 7]))
-    with pytest.raises(ValueError, match="must not be empty"):
+    with pytest.raises(ValueError, match="but got an empty one"):
         task.answer(" ")
-    with pytest.raises(ValueError, match="must be a str"):
+    with pytest.raises(ValueError, match="should be a str, but got"):
         task.encode(3)
-    with pytest.raises(ValueError, match=r"max_length .* must be given"):
+    with pytest.raises(ValueError, match=r"`max_length` .* should be given"):
         jax.jit(lambda n: task.sample(jax.random.key(0), 2, n))(3)
-    with pytest.raises(ValueError, match="key must be a JAX random key"):
+    with pytest.raises(ValueError, match="`key` should be a JAX random key"):
         task.sample(0, 2, 3)
     for name in ("MA", "SE", "modular_arithmetic"):
-        with pytest.raises(ValueError, match=r"modulus must be .* 2..1000, got 1"):
+        with pytest.raises(
+            ValueError, match=r"`modulus` should be .* 2..1000, but got 1"
+        ):
             tasks.get(name, modulus=1)
     with pytest.raises(ValueError, match="does not take"):
         tasks.get("RS", modulus=5)
@@ -190,9 +192,9 @@ def test_bad_arguments():
 def test_register_checks_what_a_task_states():
     base = type(tasks.get("RS"))
     for attributes, message in (
-        ({"level": "hard", "name": "one"}, "level must be one of regular, dcf, cs"),
-        ({"input_symbols": ("a", "a"), "name": "two"}, "must be distinct"),
-        ({"output_symbols": ["a"], "name": "three"}, "must be a tuple"),
+        ({"level": "hard", "name": "one"}, "`level` should be one of regular, dcf, cs"),
+        ({"input_symbols": ("a", "a"), "name": "two"}, "should be distinct"),
+        ({"output_symbols": ["a"], "name": "three"}, "should be a tuple"),
         ({}, "is registered already"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -188,7 +188,9 @@ def test_measure_adds_over_batches(seeds):
 
 
 def test_options_are_checked():
-    with pytest.raises(training.UserError, match="steps must be at least 1, got 0"):
+    with pytest.raises(
+        training.UserError, match="`steps` should be at least 1, but got 0"
+    ):
         training.TrainOptions(steps=0)
     with pytest.raises(training.UserError, match="differ"):
         dataclasses.replace(training.TrainOptions(steps=1), seeds=(1, 1))

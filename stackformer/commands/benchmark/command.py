@@ -67,7 +67,9 @@ def main(argv: list[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     for part in args.parts:
         if part not in PARTS:
-            raise UserError(f"PART should be one of {', '.join(PARTS)}, got {part!r}.")
+            raise UserError(
+                f"PART should be one of {', '.join(PARTS)}, but got {part!r}."
+            )
     parts = args.parts or (PARTS[:1] if args.quick else PARTS)
     repeats = args.repeats or (5 if args.quick else 15)
     wrong = sorted(set(args.lengths or ()) - set(LENGTHS))

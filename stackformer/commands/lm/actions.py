@@ -165,13 +165,15 @@ def sample(
     config = lm.load_config(out)
     if config.task != "alm":
         raise UserError(
-            f"--sample needs a run of --task=alm, but {out} is of {config.task}: "
-            "a masked language model does not write from left to right"
+            f"--out should be a run of --task=alm with --sample, but got {out}, of "
+            f"{config.task}: a masked language model does not write from left to right"
         )
     tokenizer = load_tokenizer(out)
     ids = tokenizer.encode(prompt, add_special_tokens=False).ids
     if not ids:
-        raise UserError("--prompt must have some text, such as --prompt='The cat'")
+        raise UserError(
+            "--prompt should have some text, such as --prompt='The cat', but got none"
+        )
     longest = config.model["max_length"]
     if len(ids) + num_tokens > longest:
         raise UserError(
@@ -179,7 +181,7 @@ def sample(
             f"the model has {longest} positions; ask for fewer"
         )
     if temperature < 0:
-        raise UserError(f"--temperature must not be negative, got {temperature}")
+        raise UserError(f"--temperature should be at least 0, but got {temperature}")
     from stackformer.models.generate import generate
 
     model = lm.load_model(out, seed)

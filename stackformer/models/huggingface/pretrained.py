@@ -105,7 +105,7 @@ def with_weights(model: Model, weights: Weights) -> Model:
     state = nnx.state(model)
     flat = {_path(path): leaf for path, leaf in nnx.to_flat_state(state)}
     wrong = [
-        f"{path}: expected {flat[path].shape}, got {array.shape}"
+        f"`{path}` shape should be {flat[path].shape}, but got {array.shape}"
         for path, array in weights.items()
         if array.shape != flat[path].shape
     ]

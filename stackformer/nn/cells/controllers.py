@@ -188,6 +188,19 @@ class NoMemory(nnx.Module):
         return hidden, None
 
 
+def reading_layer(
+    controller: Controller, reading_size: int, num_inputs: int, *, rngs: nnx.Rngs
+) -> nnx.Linear:
+    """The linear map from what is read of a memory to the controller's gates."""
+    return nnx.Linear(
+        reading_size,
+        controller.gate_size,
+        use_bias=False,
+        kernel_init=controller.input_init(num_inputs + reading_size),
+        rngs=rngs,
+    )
+
+
 def keep_where(keep: jax.Array, new: Any, old: Any) -> Any:
     """`new` for the strings where `keep` (B,) is True, else `old`; any pytree."""
 

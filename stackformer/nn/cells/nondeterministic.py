@@ -4,7 +4,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer.nn.cells.controllers import Controller, fan_in_init, keep_where
+from stackformer.nn.cells.controllers import (
+    Controller,
+    fan_in_init,
+    keep_where,
+    reading_layer,
+)
 from stackformer.ops.history_scan import history_scan
 from stackformer.ops.nondeterministic.recurrent import (
     Transitions,
@@ -66,13 +71,7 @@ class NDStackMemory(nnx.Module):
         self.num_symbols = num_symbols
         self.read_states = read_states
         self.reading_size = num_symbols * (num_states if read_states else 1)
-        self.read = nnx.Linear(
-            self.reading_size,
-            controller.gate_size,
-            use_bias=False,
-            kernel_init=controller.input_init(num_inputs + self.reading_size),
-            rngs=rngs,
-        )
+        self.read = reading_layer(controller, self.reading_size, num_inputs, rngs=rngs)
         self.action_head = nnx.Linear(
             controller.hidden_size,
             Transitions.count(num_states, num_symbols),

@@ -5,7 +5,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stackformer import ops
-from stackformer.nn.cells.controllers import Controller, fan_in_init, keep_where
+from stackformer.nn.cells.controllers import (
+    Controller,
+    fan_in_init,
+    keep_where,
+    reading_layer,
+)
 from stackformer.nn.stacks.sampling import choose_actions
 
 _NUM_ACTIONS = 3
@@ -65,13 +70,7 @@ class StackMemory(nnx.Module):
         self.stack_size = stack_size
         self.reading_size = num_stacks * cell_size
         hidden = controller.hidden_size
-        self.read = nnx.Linear(
-            self.reading_size,
-            controller.gate_size,
-            use_bias=False,
-            kernel_init=controller.input_init(num_inputs + self.reading_size),
-            rngs=rngs,
-        )
+        self.read = reading_layer(controller, self.reading_size, num_inputs, rngs=rngs)
         init = fan_in_init(hidden)
         self.push_head = nnx.Linear(
             hidden, self.reading_size, kernel_init=init, rngs=rngs

@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from stackformer.nn.cells.controllers import Controller, fan_in_init, keep_where
+from stackformer.nn.cells.controllers import (
+    Controller,
+    fan_in_init,
+    keep_where,
+    reading_layer,
+)
 from stackformer.nn.stacks.sampling import choose_actions
 
 
@@ -77,13 +82,7 @@ class TapeMemory(nnx.Module):
         self.tape_size = tape_size
         self.reading_size = num_tapes * cell_size
         hidden = controller.hidden_size
-        self.read = nnx.Linear(
-            self.reading_size,
-            controller.gate_size,
-            use_bias=False,
-            kernel_init=controller.input_init(num_inputs + self.reading_size),
-            rngs=rngs,
-        )
+        self.read = reading_layer(controller, self.reading_size, num_inputs, rngs=rngs)
         sizes = (hidden, *write_layers, self.reading_size)
         self.write_layers = nnx.List(
             nnx.Linear(before, after, kernel_init=fan_in_init(before), rngs=rngs)

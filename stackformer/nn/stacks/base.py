@@ -7,7 +7,7 @@ A actions, S stacks side by side in one module.
 import abc
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Required, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +144,31 @@ def check_hidden(
             )
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """The state of decoding: the memory, and whether actions are made hard."""
+
+    memory: Any
+    hard: bool = dataclasses.field(metadata={"static": True})
+
+
+class LayerOptions(TypedDict, total=False):
+    """What the model decides for its layers, a stack among them.
+
+    Attributes:
+      dtype: of the products; the input's where None or left out.
+      param_dtype: of the parameters; float32 where left out.
+      kernel_init: of the linear layers; the stack's own where None or left out.
+      rngs: the "params" stream initialises the parameters.
+    """
+
+    dtype: jax.typing.DTypeLike | None
+    param_dtype: jax.typing.DTypeLike
+    kernel_init: nnx.Initializer | None
+    rngs: Required[nnx.Rngs]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackConfig(abc.ABC):
     """The options of a kind of stack, as JSON can hold them.
@@ -155,15 +180,7 @@ class StackConfig(abc.ABC):
     name: ClassVar[str]
 
     @abc.abstractmethod
-    def make(
-        self,
-        features: int,
-        *,
-        dtype: jax.typing.DTypeLike | None = None,
-        param_dtype: jax.typing.DTypeLike = "float32",
-        kernel_init: nnx.Initializer | None = None,
-        rngs: nnx.Rngs,
-    ) -> Stack:
+    def make(self, features: int, **options: Unpack[LayerOptions]) -> Stack:
         """The module for hidden states of `features` numbers."""
 
     def to_json(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ from flax import nnx
 from stackformer.checks import check_choice, check_features, check_positive
 from stackformer.nn.feed_forward import layer_norm, linear_init
 from stackformer.nn.stacks.base import (
+    Decoding,
+    LayerOptions,
     Stack,
     StackConfig,
     StackOutput,
@@ -23,7 +25,6 @@ from stackformer.nn.stacks.sampling import (
     noop_outside,
 )
 from stackformer.ops.frames import (
-    FrameState,
     frame_step,
     init_frame_state,
     stack_of_frames,
@@ -76,33 +77,9 @@ class FramesConfig(StackConfig):
         if self.noise < 0.0:
             raise ValueError(f"`noise` should be at least 0, but got {self.noise}.")
 
-    def make(
-        self,
-        features: int,
-        *,
-        dtype: jax.typing.DTypeLike | None = None,
-        param_dtype: jax.typing.DTypeLike = "float32",
-        kernel_init: nnx.Initializer | None = None,
-        rngs: nnx.Rngs,
-    ) -> "FrameStack":
+    def make(self, features: int, **options: Unpack[LayerOptions]) -> "FrameStack":
         """The module for hidden states of `features` numbers."""
-        return FrameStack(
-            features,
-            config=self,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            kernel_init=kernel_init,
-            rngs=rngs,
-        )
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Decoding:
-    """The state of decoding: the frames, and whether actions are made hard."""
-
-    frames: FrameState
-    hard: bool = dataclasses.field(metadata={"static": True})
+        return FrameStack(features, config=self, **options)
 
 
 class Product(nnx.Module):
@@ -310,7 +287,7 @@ class FrameStack(Stack):
         actions = self._choose(self.action_logits(h), None, state.hard)
         actions = noop_outside(jnp.broadcast_to(index > 0, h.shape[:-1]), actions)
         frames, frame = frame_step(
-            state.frames, actions, self.items(h), h[..., :1], self.close
+            state.memory, actions, self.items(h), h[..., :1], self.close
         )
         return Decoding(frames, state.hard), self._read(frame)
 

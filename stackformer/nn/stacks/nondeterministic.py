@@ -1,7 +1,7 @@
 """Nondeterministic stack attention: all runs of a learned pushdown automaton."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,15 @@ from flax import nnx
 
 from stackformer.checks import check_positive
 from stackformer.nn.feed_forward import linear_init
-from stackformer.nn.stacks.base import Stack, StackConfig, StackOutput, check_hidden
+from stackformer.nn.stacks.base import (
+    Decoding,
+    LayerOptions,
+    Stack,
+    StackConfig,
+    StackOutput,
+    check_hidden,
+)
 from stackformer.ops.nondeterministic import (
-    NDStackState,
     Transitions,
     init_ndstack_state,
     nondeterministic_stack,
@@ -47,32 +53,10 @@ class NondeterministicConfig(StackConfig):
         check_positive(self, "states", "symbols", "value_features")
 
     def make(
-        self,
-        features: int,
-        *,
-        dtype: jax.typing.DTypeLike | None = None,
-        param_dtype: jax.typing.DTypeLike = "float32",
-        kernel_init: nnx.Initializer | None = None,
-        rngs: nnx.Rngs,
+        self, features: int, **options: Unpack[LayerOptions]
     ) -> "NondeterministicStack":
         """The module for hidden states of `features` numbers."""
-        return NondeterministicStack(
-            features,
-            config=self,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            kernel_init=kernel_init,
-            rngs=rngs,
-        )
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Decoding:
-    """The state of decoding: the stack, and whether the best run alone is read."""
-
-    stack: NDStackState
-    hard: bool = dataclasses.field(metadata={"static": True})
+        return NondeterministicStack(features, config=self, **options)
 
 
 class NondeterministicStack(Stack):
@@ -210,7 +194,7 @@ class NondeterministicStack(Stack):
             return array.reshape(-1, *array.shape[len(lead) :])
 
         stack, reading = nondeterministic_step(
-            jax.tree.map(flat, state.stack),
+            jax.tree.map(flat, state.memory),
             flat(_coldly(self._log_weights(h), state.hard)),
             flat(self._values(h)),
             index,

@@ -1,15 +1,22 @@
 """A stack with one pointer, linear in the length, as a Flax module."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer.checks import check_choice, check_features
+from stackformer.checks import check_choice, check_features, check_positive
 from stackformer.nn.feed_forward import linear_init
-from stackformer.nn.stacks.base import Stack, StackConfig, StackOutput, check_hidden
+from stackformer.nn.stacks.base import (
+    Decoding,
+    LayerOptions,
+    Stack,
+    StackConfig,
+    StackOutput,
+    check_hidden,
+)
 from stackformer.nn.stacks.sampling import (
     SAMPLINGS,
     Sampling,
@@ -17,7 +24,6 @@ from stackformer.nn.stacks.sampling import (
     noop_outside,
 )
 from stackformer.ops.pointer import (
-    PointerState,
     init_pointer_state,
     pointer_stack,
     pointer_step,
@@ -48,38 +54,11 @@ class PointerConfig(StackConfig):
 
     def __post_init__(self):
         check_choice("sampling", self.sampling, SAMPLINGS)
-        if self.max_depth is not None and self.max_depth < 1:
-            raise ValueError(
-                f"`max_depth` should be at least 1, but got {self.max_depth}."
-            )
+        check_positive(self, "max_depth")
 
-    def make(
-        self,
-        features: int,
-        *,
-        dtype: jax.typing.DTypeLike | None = None,
-        param_dtype: jax.typing.DTypeLike = "float32",
-        kernel_init: nnx.Initializer | None = None,
-        rngs: nnx.Rngs,
-    ) -> "PointerStack":
+    def make(self, features: int, **options: Unpack[LayerOptions]) -> "PointerStack":
         """The module for hidden states of `features` numbers."""
-        return PointerStack(
-            features,
-            config=self,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            kernel_init=kernel_init,
-            rngs=rngs,
-        )
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Decoding:
-    """The state of decoding: memory and pointer, and whether actions are made hard."""
-
-    stack: PointerState
-    hard: bool = dataclasses.field(metadata={"static": True})
+        return PointerStack(features, config=self, **options)
 
 
 class PointerStack(Stack):
@@ -186,7 +165,7 @@ class PointerStack(Stack):
     def step(self, state: Decoding, h: Array, index: Array) -> tuple[Decoding, Array]:
         """Reads position `index`, h (..., D); see `Stack`."""
         actions = self._choose(self._logits(h), None, state.hard)
-        stack, reading = pointer_step(state.stack, actions, h, index)
+        stack, reading = pointer_step(state.memory, actions, h, index)
         return Decoding(stack, state.hard), reading.astype(h.dtype)
 
     def _logits(self, h: Array) -> Array:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from stackformer.checks import check_arrays, check_choice
+from stackformer.checks import check_arrays, check_choice, check_count
 from stackformer.ops.frames.by_members import frames_by_levels, frames_by_pops
 from stackformer.ops.frames.recurrent import frames_recurrent
 from stackformer.ops.frames.reference import Close, frames_reference
@@ -81,8 +81,7 @@ def stack_of_frames(
             f"`actions` shape should be {(*items.shape[:-1], 3)}, as `items` has shape "
             f"{items.shape}, but got {actions.shape}."
         )
-    if num_items < 1:
-        raise ValueError(f"`num_items` should be at least 1, but got {num_items}.")
+    check_count("num_items", num_items)
     closing = items if closing is None else closing
     for name, array in (("closing", closing[..., 0]), ("segment_ids", segment_ids)):
         if array is not None and array.shape != items.shape[:-1]:

@@ -6,6 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from stackformer.checks import check_count
 from stackformer.ops.frames.reference import Close
 
 Array = jax.Array
@@ -36,8 +37,7 @@ def init_frame_state(
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> FrameState:
     """The empty stack with an empty frame; H = `depth` open frames are remembered."""
-    if depth < 1:
-        raise ValueError(f"`depth` should be at least 1, but got {depth}.")
+    check_count("depth", depth)
     shape = (*batch_shape, num_items, features)
     return FrameState(
         frame=jnp.zeros(shape, dtype),

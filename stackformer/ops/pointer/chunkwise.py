@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
-from stackformer.checks import check_arrays
+from stackformer.checks import check_arrays, check_count
 from stackformer.ops.pointer.step import hats, pointers
 
 Array = jax.Array
@@ -111,5 +111,5 @@ def _check(actions, values, segment_ids, max_depth, chunk_size):
             f"{segment_ids.shape}."
         )
     for name, number in (("max_depth", max_depth), ("chunk_size", chunk_size)):
-        if number is not None and number < 1:
-            raise ValueError(f"`{name}` should be at least 1, but got {number}.")
+        if number is not None:
+            check_count(name, number)

@@ -5,6 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from stackformer.checks import check_count
+
 Array = jax.Array
 
 
@@ -30,8 +32,7 @@ def init_pointer_state(
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> PointerState:
     """The state before position 0; the stack holds H = `max_depth` elements."""
-    if max_depth < 1:
-        raise ValueError(f"`max_depth` should be at least 1, but got {max_depth}.")
+    check_count("max_depth", max_depth)
     return PointerState(
         memory=jnp.zeros((*batch_shape, max_depth + 1, features), dtype),
         pointer=jnp.zeros(batch_shape, dtype),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from stackformer.checks import check_positive
 from stackformer.ops.stack_attention.sharding import varying_like
 
 # Arrays of which a form need only know whether they are there.
@@ -28,13 +29,7 @@ class Options:
     return_state: bool = False
 
     def __post_init__(self):
-        for name, least in (("chunk_size", None), ("max_depth", None), ("max_pops", 1)):
-            value = getattr(self, name)
-            if value is None and least is None:
-                continue
-            if not isinstance(value, int) or value < 1:
-                expected = "an integer >= 1" if least else "None or an integer >= 1"
-                raise ValueError(f"`{name}` should be {expected}, but got {value!r}.")
+        check_positive(self, "chunk_size", "max_depth", "max_pops")
 
     def unsupported(self, *names: str) -> str | None:
         """The complaint about the first of these options that was asked for.

@@ -10,6 +10,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from stackformer.checks import check_count
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +58,8 @@ def init_hard_state(
       10.0
     """
     for name, number in (("max_length", max_length), ("max_depth", max_depth)):
-        if number is not None and number < 1:
-            raise ValueError(f"`{name}` should be at least 1, but got {number}.")
+        if number is not None:
+            check_count(name, number)
     depth = max(max_length - 1, 1)
     depth = depth if max_depth is None else min(depth, max_depth)
     return HardStackState(

@@ -8,6 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from stackformer.checks import check_count
 from stackformer.ops.stack_attention.form import Form, Options
 
 
@@ -133,8 +134,7 @@ def init_stack_state(bottom: jax.Array, depth: int) -> jax.Array:
       >>> top.item()
       5.0
     """
-    if depth < 1:
-        raise ValueError(f"`depth` should be at least 1, but got {depth}.")
+    check_count("depth", depth)
     bottom = bottom.astype(jnp.promote_types(bottom.dtype, jnp.float32))
     shape = (*bottom.shape[:-1], depth + 1, bottom.shape[-1])
     return jnp.broadcast_to(bottom[..., None, :], shape)

@@ -286,13 +286,14 @@ def check_test_set(test_set: dict[int, tasks.Sample], test_length: int) -> int:
     missing = sorted(set(range(1, test_length + 1)) - set(test_set))
     if missing:
         raise UserError(
-            f"--test_data has the lengths {min(test_set)}..{max(test_set)}, but "
-            f"--test_length={test_length} needs {missing[0]} too; choose "
-            "a smaller --test_length"
+            f"`test_data` should have all lengths up to `test_length` {test_length}, "
+            f"but got {min(test_set)}..{max(test_set)} without {missing[0]}"
         )
     sizes = {len(sample.inputs) for sample in test_set.values()}
     if len(sizes) != 1:
-        raise UserError(f"--test_data has different numbers of strings: {sizes}")
+        raise UserError(
+            f"`test_data` should have as many strings of every length, but got {sizes}"
+        )
     return sizes.pop()
 
 

@@ -97,28 +97,34 @@ class Curriculum:
     def __post_init__(self) -> None:
         if self.name not in CURRICULA:
             raise UserError(
-                f"`curriculum` must be one of {', '.join(CURRICULA)}, got {self.name!r}"
+                f"`curriculum` should be one of {', '.join(CURRICULA)}, but got "
+                f"{self.name!r}"
             )
         if self.start < 1:
-            raise UserError(f"--curriculum_start must be at least 1, got {self.start}")
+            raise UserError(
+                f"`curriculum_start` should be at least 1, but got {self.start}"
+            )
         value = self.value
         if value is None:
             return
         if self.name == "accuracy" and not 0 < value <= 1:
             raise UserError(
-                "`curriculum` accuracy:SHARE needs a share above 0 and up to 1, such "
-                f"as accuracy:0.98, got {value}"
+                "`curriculum` accuracy:SHARE should have a share above 0 and up to 1, "
+                f"such as accuracy:0.98, but got {value}"
             )
         if self.name == "uniform":
-            raise UserError(f"`curriculum` uniform takes no value, got {value}")
+            raise UserError(
+                f"`curriculum` uniform should have no value, but got {value}"
+            )
         if self.name == "fixed" and value not in range(1, self.max_length + 1):
             raise UserError(
-                "`curriculum` fixed:LENGTH needs a length from 1 to "
-                f"{self.max_length}, got {value}"
+                "`curriculum` fixed:LENGTH should have a length from 1 to "
+                f"{self.max_length}, but got {value}"
             )
         if value <= 0:
             raise UserError(
-                f"`curriculum` {self.name}:VALUE needs a positive value, got {value}"
+                f"`curriculum` {self.name}:VALUE should have a positive value, but got "
+                f"{value}"
             )
 
     @classmethod

@@ -364,4 +364,4 @@ def load_test_set(
     try:
         return frozen.load_test_set(test_data, task_named(config.task))
     except (ValueError, OSError) as error:
-        raise UserError(f"--test_data={test_data}: {error}") from None
+        raise UserError(f"`test_data` {test_data}: {error}") from None

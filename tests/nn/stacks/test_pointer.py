@@ -61,7 +61,7 @@ def test_a_padded_position_changes_nothing_and_given_actions_are_data(stack, h):
 def test_wrong_use_is_named(stack, h):
     with pytest.raises(ValueError, match=r"`h` shape should be \(..., T, 6\)"):
         stack(h[..., :5])
-    with pytest.raises(ValueError, match="`max_depth` should be at least 1"):
+    with pytest.raises(ValueError, match="`max_depth` should be an integer"):
         PointerConfig(max_depth=0)
     with pytest.raises(ValueError, match="`sampling` should be one of"):
         PointerConfig(sampling="loud")

@@ -106,7 +106,7 @@ def test_wrong_use_is_named():
         pointer_stack(actions, values[:, 1:])
     with pytest.raises(ValueError, match=r"`actions` shape should be \(..., T, 3\)"):
         pointer_stack(actions[..., :2], values)
-    with pytest.raises(ValueError, match="`max_depth` should be at least 1"):
+    with pytest.raises(ValueError, match="`max_depth` should be an integer"):
         pointer_stack(actions, values, max_depth=0)
     with pytest.raises(ValueError, match="`segment_ids` shape should be"):
         pointer_stack(actions, values, segment_ids=jnp.zeros(4, int))

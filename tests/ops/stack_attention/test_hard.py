@@ -128,5 +128,5 @@ def test_a_step_touches_no_more_where_the_stack_is_deeper():
 def test_wrong_shapes_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         hard_stack_step(init_hard_state((3,), 5, 4), *arguments, 1)
-    with pytest.raises(ValueError, match="`max_depth` should be at least 1"):
+    with pytest.raises(ValueError, match="`max_depth` should be an integer"):
         init_hard_state((3,), 5, 4, max_depth=0)

@@ -1,20 +1,15 @@
 """The options of stack attention."""
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar
-
-import jax
-from flax import nnx
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from stackformer.checks import check_choice, check_positive
-from stackformer.nn.stacks.base import StackConfig
+from stackformer.nn.stacks.base import LayerOptions, StackConfig
 from stackformer.nn.stacks.sampling import SAMPLINGS, Sampling
 from stackformer.ops.stack_attention.forms import choose
 
 if TYPE_CHECKING:
     from stackformer.nn.stacks.superposition.module import StackAttention
-
-DEFAULT_KERNEL_INIT = nnx.initializers.lecun_normal()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +28,7 @@ class SuperpositionConfig(StackConfig):
       value_features: numbers of a projection; None is as many as the hidden states.
 
     Example:
+      >>> from flax import nnx
       >>> SuperpositionConfig(num_stacks=2).make(16, rngs=nnx.Rngs(0)).num_stacks
       2
     """
@@ -67,23 +63,8 @@ class SuperpositionConfig(StackConfig):
             max_pops=self.max_pops,
         )
 
-    def make(
-        self,
-        features: int,
-        *,
-        dtype: jax.typing.DTypeLike | None = None,
-        param_dtype: jax.typing.DTypeLike = "float32",
-        kernel_init: nnx.Initializer | None = None,
-        rngs: nnx.Rngs,
-    ) -> "StackAttention":
+    def make(self, features: int, **options: Unpack[LayerOptions]) -> "StackAttention":
         """The module for hidden states of `features` numbers."""
         from stackformer.nn.stacks.superposition.module import StackAttention
 
-        return StackAttention(
-            features,
-            **dataclasses.asdict(self),
-            dtype=dtype,
-            param_dtype=param_dtype,
-            kernel_init=kernel_init or DEFAULT_KERNEL_INIT,
-            rngs=rngs,
-        )
+        return StackAttention(features, **dataclasses.asdict(self), **options)

@@ -13,7 +13,6 @@ from stackformer.checks import check_features
 from stackformer.nn.stacks.base import StackOutput, check_hidden
 from stackformer.nn.stacks.sampling import Sampling, choose_actions
 from stackformer.nn.stacks.superposition.config import (
-    DEFAULT_KERNEL_INIT,
     SuperpositionConfig,
 )
 from stackformer.nn.stacks.superposition.decoding import DecodingStack
@@ -54,7 +53,8 @@ class StackAttention(DecodingStack):
       value_features: numbers of W_V h; D where None.
       dtype: the dtype of the linear layers' products; the input's where None.
       param_dtype: the dtype of the parameters.
-      kernel_init: initializer of W_A, W_V and W_O; biases start at zero.
+      kernel_init: initializer of W_A, W_V and W_O, lecun_normal() where None; biases
+        start at zero.
       rngs: the random streams that initialise the parameters.
 
     Example:
@@ -81,7 +81,7 @@ class StackAttention(DecodingStack):
         value_features: int | None = None,
         dtype: jax.typing.DTypeLike | None = None,
         param_dtype: jax.typing.DTypeLike = jnp.float32,
-        kernel_init: nnx.Initializer = DEFAULT_KERNEL_INIT,
+        kernel_init: nnx.Initializer | None = None,
         rngs: nnx.Rngs,
     ):
         self.config = SuperpositionConfig(
@@ -105,7 +105,10 @@ class StackAttention(DecodingStack):
         self.num_stacks = num_stacks
         self.num_actions = max_pops + 2
         linear: dict[str, Any] = dict(
-            dtype=dtype, param_dtype=param_dtype, kernel_init=kernel_init, rngs=rngs
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init or nnx.initializers.lecun_normal(),
+            rngs=rngs,
         )
         actions = num_stacks * self.num_actions
         self.action_head = nnx.Linear(features, actions, **linear)
