@@ -5,7 +5,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stackformer import ops
-from stackformer.nn.cells.controllers import Controller, fan_in_init, keep_where
+from stackformer.nn.cells.controllers import (
+    Controller,
+    fan_in_init,
+    keep_where,
+    restart_where,
+)
 from stackformer.nn.stacks.sampling import choose_actions
 
 _NUM_ACTIONS = 3
@@ -86,6 +91,7 @@ class StackMemory(nnx.Module):
         *,
         mask: jax.Array,
         input_lengths: jax.Array | None = None,
+        starts: jax.Array | None = None,
         hard: bool | jax.Array = False,
     ) -> tuple[jax.Array, jax.Array]:
         """Runs over all positions; see `stackformer.nn.cells.controllers.Memory`."""
@@ -94,8 +100,8 @@ class StackMemory(nnx.Module):
         noop = jax.nn.one_hot(ops.StackAction.NOOP, _NUM_ACTIONS)[None, None]
 
         def step(carry, inputs):
-            state, stack, top = carry
-            z_t, keep = inputs
+            z_t, keep, begins = inputs
+            state, stack, top = restart_where(begins, first, carry)
             new_state, h = self.controller(state, z_t + self.read(self._flat(top)))
             logits = self._split(self.action_head(h))
             actions = choose_actions(logits, hard=hard)
@@ -106,12 +112,12 @@ class StackMemory(nnx.Module):
 
         bottom = jnp.zeros((batch, self.num_stacks, self.cell_size))
         depth = self.stack_size or length // 2 + 1
-        carry = (
+        first = (
             self.controller.init_state(batch),
             ops.init_stack_state(bottom, depth),
             bottom,
         )
-        _, (hidden, logits) = jax.lax.scan(step, carry, (z, mask))
+        _, (hidden, logits) = jax.lax.scan(step, first, (z, mask, starts))
         return hidden, logits
 
     def _split(self, x):
