@@ -16,9 +16,8 @@ from flax import nnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from stackformer.nn.feed_forward import layer_norm, linear_init
+from stackformer.nn.feed_forward import Product, layer_norm, linear_init
 from stackformer.nn.stacks import STACKS, Stack, StackConfig, StackOutput
-from stackformer.nn.stacks.frames import Product
 from stackformer.nn.stacks.sampling import choose_actions, noop_outside
 from stackformer.ops.stack_attention.api import StackAction
 
