@@ -97,10 +97,11 @@ def main(argv: list[str] | None = None) -> int:
             quick=args.quick, repeats=repeats, lengths=args.lengths
         )
         plot.draw(record["kernel"]["shapes"], args.out / "kernel.png")
-        table = {jax.default_backend(): record["kernel"]["dispatch"]}
-        (args.out / "dispatch.json").write_text(json.dumps(table, indent=1) + "\n")
-        print(f"\nwhat the dispatch table should say here:\n{json.dumps(table)}")
-        print(f"to use it: STACKFORMER_DISPATCH={args.out / 'dispatch.json'}")
+        if rows := record["kernel"]["dispatch"]:
+            table = {jax.default_backend(): rows}
+            (args.out / "dispatch.json").write_text(json.dumps(table, indent=1) + "\n")
+            print(f"\nwhat the dispatch table should say here:\n{json.dumps(table)}")
+            print(f"to use it: STACKFORMER_DISPATCH={args.out / 'dispatch.json'}")
     if "train" in parts:
         from stackformer.commands.benchmark import models
 
