@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stackformer import ops
-from stackformer.checks import check_arrays, check_choice, check_positive
+from stackformer.checks import check_choice, check_positive
+from stackformer.models.config import check_tokens
 from stackformer.models.layers import ReturnAux
 from stackformer.models.outputs import Aux
 from stackformer.nn.cells.controllers import (
@@ -16,12 +17,14 @@ from stackformer.nn.cells.controllers import (
     ControllerName,
     Memory,
     NoMemory,
+    count_in_strings,
     fan_in_init,
     make_controller,
 )
 from stackformer.nn.cells.nondeterministic import NDStackMemory
 from stackformer.nn.cells.stack import StackMemory
 from stackformer.nn.cells.tape import TapeMemory
+from stackformer.nn.positions import string_numbers
 from stackformer.nn.stacks.sampling import choose_actions
 
 
@@ -198,6 +201,7 @@ class RecurrentModel(nnx.Module):
         tokens: jax.Array,
         *,
         mask: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
         rngs: nnx.Rngs | None = None,
         hard: bool | jax.Array = False,
         return_aux: ReturnAux = False,
@@ -208,6 +212,8 @@ class RecurrentModel(nnx.Module):
           tokens: token ids, shape (B, T).
           mask: True at real tokens, shape (B, T); None where all are. A padded position
             changes neither the hidden state nor the memory.
+          segment_ids: integers, shape (B, T): several strings in a row, each of which
+            begins with a hidden state and a memory of its own.
           rngs: taken as all models do; there is no dropout here.
           hard: the memory takes the most probable action; may be traced. The
             nondeterministic stack has no hard actions.
@@ -223,30 +229,36 @@ class RecurrentModel(nnx.Module):
           Logits, shape (B, T, output_size); with `return_aux` also an `Aux`.
         """
         del rngs
-        tokens, mask = _check_inputs(tokens, mask)
+        check_tokens(tokens, ("mask", mask), ("segment_ids", segment_ids))
+        mask = jnp.ones(tokens.shape, bool) if mask is None else mask.astype(bool)
+        strings = starts = None
+        if segment_ids is not None:
+            strings = string_numbers(segment_ids)
+            starts = jnp.diff(strings.T, axis=0, prepend=0) > 0
         hidden, actions = self.memory(
             self.input(jax.nn.one_hot(tokens.T, self.config.vocab_size)),
             mask=mask.T,
-            input_lengths=self._input_lengths(tokens, mask),
+            input_lengths=count_in_strings(self._is_symbol(tokens, mask).T, starts),
+            starts=starts,
             hard=hard,
         )
         logits = jnp.swapaxes(self.output(jax.nn.relu(hidden)), 0, 1)
         if not return_aux:
             return logits
-        return logits, self._aux(actions, mask, hard, return_aux is True)
+        return logits, self._aux(actions, mask, strings, hard, return_aux is True)
 
-    def _input_lengths(self, tokens, mask):
-        first = getattr(self.config, "num_special_tokens", 0)
-        return jnp.sum(mask & (tokens >= first), axis=-1)
+    def _is_symbol(self, tokens, mask):
+        """True at the symbols of the input, whose number a tape jumps by."""
+        return mask & (tokens >= getattr(self.config, "num_special_tokens", 0))
 
-    def _aux(self, logits, mask, hard, return_weights):
+    def _aux(self, logits, mask, strings, hard, return_weights):
         """From action logits (T, B, S, A), or None."""
         weights = actions = None
         if logits is not None:
             logits = jnp.moveaxis(logits, 0, 2)  # (B, S, T, A)
             actions = choose_actions(logits, hard=hard)
             if isinstance(self.memory, StackMemory) and return_weights:
-                weights = _stack_weights(actions, mask)
+                weights = _stack_weights(actions, mask, strings)
             if logits.shape[1] == 1:
                 weights, actions, logits = jax.tree.map(
                     lambda leaf: leaf[:, 0], (weights, actions, logits)
@@ -260,27 +272,19 @@ class RecurrentModel(nnx.Module):
         )
 
 
-def _stack_weights(actions, mask):
-    """Which position lies on top, (B, S, T, T); the bottom stands before the first."""
+def _stack_weights(actions, mask, strings):
+    """Which position lies on top, (B, S, T, T); a bottom stands before each string."""
     noop = jax.nn.one_hot(ops.StackAction.NOOP, actions.shape[-1])[None, None, None]
     moves = jnp.where(mask[:, None, :, None], actions, noop)
-    bottom = jnp.broadcast_to(noop, (*moves.shape[:2], 1, moves.shape[-1]))
-    moves = jnp.concatenate([bottom, moves], axis=2)
-    return ops.stack_attention_weights(moves)[..., 1:, 1:]
-
-
-def _check_inputs(tokens, mask):
-    check_arrays(tokens=tokens, mask=mask)
-    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
-        raise ValueError(
-            "`tokens` should be integers of shape (batch, positions), but got "
-            f"{tokens.dtype} of shape {tokens.shape}."
-        )
-    if mask is None:
-        return tokens, jnp.ones(tokens.shape, bool)
-    if mask.shape != tokens.shape:
-        raise ValueError(
-            f"`mask` shape should be that of `tokens`, {tokens.shape}, but got "
-            f"{mask.shape}."
-        )
-    return tokens, mask.astype(bool)
+    if strings is None:
+        bottom = jnp.broadcast_to(noop, (*moves.shape[:2], 1, moves.shape[-1]))
+        moves = jnp.concatenate([bottom, moves], axis=2)
+        return ops.stack_attention_weights(moves)[..., 1:, 1:]
+    # A no-op before every position: the bottom, where a string begins.
+    pairs = jnp.stack([jnp.broadcast_to(noop, moves.shape), moves], axis=3)
+    batch, stacks, length = pairs.shape[:3]
+    ids = jnp.repeat(strings, 2, axis=1)[:, None]
+    return ops.stack_attention_weights(
+        pairs.reshape(batch, stacks, 2 * length, -1),
+        segment_ids=jnp.broadcast_to(ids, (batch, stacks, 2 * length)),
+    )[..., 1::2, 1::2]

@@ -60,3 +60,36 @@ class FeedForward(nnx.Module):
     def __call__(self, h: jax.Array) -> jax.Array:
         """Shape (..., D) to (..., D)."""
         return self.down(self.activation(self.up(h)))
+
+
+class Product(nnx.Module):
+    """A hidden layer of products, LN(W x + b) * LN(U x + c).
+
+    A product of two linear maps says how two items of a frame combine, as in a table of
+    addition or multiplication; sums and ReLU need many more units and steps for it.
+
+    Example:
+      >>> Product(8, 16, rngs=nnx.Rngs(0))(jnp.ones((2, 8))).shape
+      (2, 16)
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        *,
+        dtype: jax.typing.DTypeLike | None = None,
+        param_dtype: jax.typing.DTypeLike = jnp.float32,
+        kernel_init: nnx.Initializer | None = None,
+        rngs: nnx.Rngs,
+    ):
+        options: dict[str, Any] = dict(dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        kernel_init = kernel_init or linear_init()
+        self.both = nnx.Linear(features, 2 * hidden, kernel_init=kernel_init, **options)
+        self.norm = layer_norm(hidden, **options)
+        self.gate_norm = layer_norm(hidden, **options)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Shape (..., features) to (..., hidden)."""
+        value, gate = jnp.split(self.both(x), 2, axis=-1)
+        return self.norm(value) * self.gate_norm(gate)

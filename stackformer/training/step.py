@@ -24,18 +24,16 @@ def gradient(
     graph: nnx.GraphDef,
     placement: Placement,
     bucket: Any,
-    operands: tuple[PyTree, PyTree, Array, Array, PyTree],
+    operands: tuple[PyTree, PyTree, tuple[Array, Array], Array, PyTree],
 ) -> tuple[PyTree, dict[str, Array]]:
     """Gradient and metrics of one seed at one step, in one bucket.
 
     The batch and the dropout mask are functions of seed, step and the seed's progress
-    alone.
+    alone, by their two keys.
     """
-    params, data, key, step, progress = operands
-    key = seed_key(key)
-    batch = problem.batch(data, jax.random.fold_in(key, 1), step, bucket, progress)
+    params, data, (strings, dropout), step, progress = operands
+    batch = problem.batch(data, strings, step, bucket, progress)
     batch = placement.constrain_batch(batch)
-    dropout = jax.random.fold_in(jax.random.fold_in(key, 2), step)
 
     def loss_of(params: PyTree) -> tuple[Array, dict[str, Array]]:
         model = nnx.merge(graph, params)
@@ -71,8 +69,15 @@ def make_block(
 
     branches = [branch(bucket) for bucket in problem.buckets]
 
+    def keys_of(key: Array, step: Array) -> tuple[Array, Array]:
+        key = seed_key(key)
+        dropout = jax.random.fold_in(jax.random.fold_in(key, 2), step)
+        return jax.random.fold_in(key, 1), dropout
+
     def one_step(state: TrainState, data: PyTree) -> tuple[TrainState, dict]:
-        operands = (state.params, data, state.keys, state.step, state.progress)
+        # Outside of the buckets: compiled once. So are the updates below.
+        keys = jax.vmap(keys_of, in_axes=(0, None))(state.keys, state.step)
+        operands = (state.params, data, keys, state.step, state.progress)
         if len(branches) == 1:
             grads, metrics = branches[0](*operands)
         else:
@@ -84,7 +89,6 @@ def make_block(
             updates, opt_state = problem.optimizer.update(grads, opt_state, params)
             return optax.apply_updates(params, updates), opt_state, norm
 
-        # Outside of the buckets: compiled once.
         params, opt_state, norm = jax.vmap(update, spmd_axis_name="seeds")(
             grads, state.opt_state, state.params
         )

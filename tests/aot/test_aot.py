@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 from stackformer import stack_attention
 from stackformer.commands.compile import programs, report, targets
 from stackformer.models.language.gpt2 import GPT2, GPT2Config
+from stackformer.nn.stacks import STACKS
 from stackformer.ops.stack_attention.dispatch import assume_backend
 from stackformer.ops.stack_attention.forms import FORMS
 from stackformer.problems.dcf.config import DCFConfig
@@ -179,8 +180,22 @@ def test_gpt2_base_fits_into_four_chips():
 
 @both
 def test_decoding(target):
-    program = next(programs.decoding(devices(target), task="RS", stack=None))
-    compiled(program, target)
+    config = programs.quick(task="RS", stack=None)
+    compiled(next(programs.decoding(devices(target), config)), target)
+
+
+@both
+@pytest.mark.parametrize("stack", [name for name in STACKS if name != "superposition"])
+def test_every_other_stack(target, stack):
+    """A small train block, with its gradients, and the decoding step."""
+    values = preset_values("smoke", "RS", "stack_transformer", stack)
+    config = DCFConfig(**values | {"task": "RS", "stack": stack, "seeds": (0,)})
+    where = devices(target)[:1]
+    for program in (
+        *programs.train(where, config),
+        *programs.decoding(where, config),
+    ):
+        compiled(program, target)
 
 
 def test_bfloat16_layers_too():

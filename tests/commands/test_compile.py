@@ -9,8 +9,10 @@ import jax
 import pytest
 
 from stackformer.commands import flags
-from stackformer.commands.compile import command, targets
+from stackformer.commands.compile import command, programs, targets
 from stackformer.commands.compile.cost import static_cost
+from stackformer.problems.dcf.config import DCFConfig
+from stackformer.problems.dcf.presets import preset_values
 from stackformer.training.errors import UserError
 
 PROGRAM = """
@@ -63,9 +65,28 @@ def test_a_loop_of_unknown_length_makes_the_sum_a_bound():
 )
 def test_a_missing_package_is_named(target, extra, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=rf"pip install 'stackformer\[{extra}\]'"):
+    with pytest.raises(UserError, match=rf"pip install 'stackformer-jax\[{extra}\]'"):
         command.main([f"--target={target}"])
     assert targets.missing_package("cpu") is None
+
+
+@pytest.mark.parametrize("wrong", [{"task": "XX"}, {"stack": "foo"}])
+def test_a_wrong_name_is_a_line_not_a_traceback(wrong):
+    with pytest.raises(UserError, match=r"foo|XX"):
+        programs.quick(**{"task": "RS", "stack": None} | wrong)
+
+
+def test_a_kind_of_stack_brings_its_preset():
+    config = programs.quick(task="RS", stack="frames", mode="alm")
+    expected = preset_values("quick", "RS", "stack_transformer", "frames")
+    assert config.mode == "alm"
+    assert config == DCFConfig(**expected, task="RS", mode="alm")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_compiling(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--out"):
+        command.main(["--target=cpu", f"--out={tmp_path / 'file' / 'x.json'}"])
 
 
 def test_the_table_for_a_cpu(tmp_path, capsys):

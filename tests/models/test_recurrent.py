@@ -159,8 +159,8 @@ def test_a_model_without_memory_has_no_actions_and_only_parameters():
 def test_tape_jumps_by_the_number_of_input_symbols():
     model = make("tape_rnn")
     tokens = jnp.array([[1, 4, 5, 4, 2, 2, 2], [1, 4, 2, 0, 0, 0, 0]])
-    lengths = model._input_lengths(tokens, tokens > 0)
-    np.testing.assert_array_equal(lengths, [3, 1])
+    symbols = model._is_symbol(tokens, tokens > 0)
+    np.testing.assert_array_equal(symbols.sum(axis=1), [3, 1])
 
 
 def test_memory_of_a_long_string_stays_small():

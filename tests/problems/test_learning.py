@@ -169,3 +169,27 @@ def test_every_preset_makes_a_model(preset, stack):
         config = DCFConfig(**{"task": task, "stack": stack, "preset": preset, **values})
         assert config.stack in ("superposition", "frames")
         assert dcf.make_problem(config).graph
+
+
+@pytest.mark.parametrize("task", ["MA", "SE"])
+def test_one_answer_symbol_without_attention_trains_alike_in_both_modes(task):
+    """So a run of `--mode=alm` is the run of `--mode=mlm`, step for step."""
+    grads = []
+    for mode in ("mlm", "alm"):
+        values = preset_values("quick", task, "stack_transformer")
+        values["model_config"] |= {"d_model": 16, "item_features": 8, "hidden": 16}
+        config = DCFConfig(**{"task": task, "mode": mode, **values, "batch_size": 16})
+        problem = dcf.make_problem(config)
+        model = problem.init(jax.random.key(0))
+        graph, params = nnx.split(model)
+
+        def loss(params, problem=problem, graph=graph):
+            key, step = jax.random.key(1), jnp.int32(2_000)
+            batch = problem.batch((), key, step, 10, problem.progress)
+            rngs = nnx.Rngs(dropout=jax.random.key(2))
+            model = nnx.merge(graph, params)
+            return problem.loss(model, batch, rngs, problem.progress)[0]
+
+        grads.append(jax.jit(jax.value_and_grad(loss))(params))
+    jax.tree.map(np.testing.assert_array_equal, *grads)
+    assert any(np.any(x != 0) for x in jax.tree.leaves(grads[0]))

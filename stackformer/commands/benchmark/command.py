@@ -1,4 +1,4 @@
-"""Measure the library: kernel, train step, decoding, task samplers.
+"""Measure the library: kernel, train step, decoding, task samplers, frames.
 
 Everything that is compared is timed in one process, compiled ahead, warmed up, taking
 turns; times are medians. A kernel that differs from the reference is not timed.
@@ -16,12 +16,12 @@ from stackformer.training.errors import UserError
 from stackformer.training.records import write_text
 
 LENGTHS = (81, 129, 201, 513, 1025, 2049)
-PARTS = ("kernel", "train", "decode", "tasks")
+PARTS = ("kernel", "train", "decode", "tasks", "frames")
 EXAMPLES = [
     "python -m experiments.benchmark --quick",
     "python -m experiments.benchmark kernel",
     "python -m experiments.benchmark kernel --lengths=81,513",
-    "python -m experiments.benchmark train decode tasks",
+    "python -m experiments.benchmark train decode tasks frames",
 ]
 
 
@@ -97,22 +97,28 @@ def main(argv: list[str] | None = None) -> int:
             quick=args.quick, repeats=repeats, lengths=args.lengths
         )
         plot.draw(record["kernel"]["shapes"], args.out / "kernel.png")
-        table = {jax.default_backend(): record["kernel"]["dispatch"]}
-        (args.out / "dispatch.json").write_text(json.dumps(table, indent=1) + "\n")
-        print(f"\nwhat the dispatch table should say here:\n{json.dumps(table)}")
-        print(f"to use it: STACKFORMER_DISPATCH={args.out / 'dispatch.json'}")
+        if rows := record["kernel"]["dispatch"]:
+            table = {jax.default_backend(): rows}
+            (args.out / "dispatch.json").write_text(json.dumps(table, indent=1) + "\n")
+            print(f"\nwhat the dispatch table should say here:\n{json.dumps(table)}")
+            print(f"to use it: STACKFORMER_DISPATCH={args.out / 'dispatch.json'}")
     if "train" in parts:
         from stackformer.commands.benchmark import models
 
         record["train"] = models.train_step(repeats=repeats, seconds=seconds)
     if "decode" in parts:
-        from stackformer.commands.benchmark import models
+        from stackformer.commands.benchmark import models, steps
 
         record["decode"] = models.decoding(length=100, repeats=repeats, seconds=seconds)
+        record["steps"] = steps.stack_steps(repeats=repeats, seconds=seconds)
     if "tasks" in parts:
         from stackformer.commands.benchmark import samplers
 
         record["tasks"] = samplers.run(repeats=3 * repeats, seconds=seconds)
+    if "frames" in parts:
+        from stackformer.commands.benchmark import frames
+
+        record["frames"] = frames.run(repeats=repeats, seconds=seconds)
     path = args.out / "benchmark.json"
     old = {}
     with contextlib.suppress(OSError, ValueError):  # none yet, or damaged

@@ -109,6 +109,8 @@ def stack_kernels(
 def _chunk_sizes(length: int, quick: bool) -> tuple[int, ...]:
     if quick:  # the best of them, where a figure needs it
         return (16,) if length in (201, 513) else ()
+    if length <= 201:
+        return (8, 16, 32)
     return (16, 32) if length < 1000 else (32, 64)
 
 

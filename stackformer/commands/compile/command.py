@@ -38,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--mode", choices=("mlm", "alm"), default="mlm", help="train; default mlm"
     )
-    parser.add_argument("--stack", help="the kind of stack; default the paper's")
+    parser.add_argument("--stack", help="the kind of stack; default: the task's own")
     parser.add_argument(
         "--seeds", type=cli.integers, default=(0,), help="train; default 0"
     )
@@ -68,19 +68,22 @@ def programs(args: argparse.Namespace, devices: list[Any]) -> list[Any]:
     found: list[Any] = []
     if "kernel" in wanted:
         found += programs.kernels(devices, batch=args.batch, length=args.length)
-    if "train" in wanted:
-        fields = {"task": args.task, "mode": args.mode, "seeds": args.seeds}
-        if args.stack is not None:
-            fields["stack"] = args.stack
-        found += programs.train(devices, args.mesh, **fields)
-    if "decode" in wanted:
-        found += programs.decoding(devices, task=args.task, stack=args.stack)
+    if args.what != "kernel":
+        config = programs.quick(
+            task=args.task, stack=args.stack, mode=args.mode, seeds=args.seeds
+        )
+        if "train" in wanted:
+            found += programs.train(devices, config, mesh=args.mesh)
+        if "decode" in wanted:
+            found += programs.decoding(devices, config)
     return found
 
 
 def main(argv: list[str] | None = None) -> int:
     """Prints the table and writes the JSON file; 1 where something did not compile."""
     args = make_parser().parse_args(argv)
+    out = args.out or Path("runs/compile") / f"{args.target.replace(':', '_')}.json"
+    cli.folder("--out", out.parent)
     devices = devices_of(args.target)
     import jax
 
@@ -93,8 +96,6 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{args.target}: {devices[0].device_kind}, {len(devices)} described devices")
     with assume_backend(platform):
         rows = compile_all(programs(args, devices), platform)
-    out = args.out or Path("runs/compile") / f"{args.target.replace(':', '_')}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "target": args.target,
         "jax": jax.__version__,

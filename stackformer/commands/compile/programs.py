@@ -90,10 +90,20 @@ def train_block(problem: Problem, seeds, steps: int, placement: Placement) -> An
     return block.lower(state, data, stop)
 
 
-def train(devices: list[Any], mesh: str | None, **fields: Any) -> Iterator[Program]:
-    """The block of train steps of `experiments.dcf` with these fields."""
-    model = fields.get("model", "stack_transformer")
-    config = DCFConfig(**preset_values("quick", fields["task"], model) | fields)
+def quick(*, task: str, stack: str | None, **fields: Any) -> DCFConfig:
+    """What `experiments.dcf` trains with these flags.
+
+    Raises:
+      UserError: there is no such task or kind of stack.
+    """
+    values = preset_values("quick", task, "stack_transformer", stack)
+    return DCFConfig(task=task, **values | fields)
+
+
+def train(
+    devices: list[Any], config: DCFConfig, *, mesh: str | None = None
+) -> Iterator[Program]:
+    """The block of train steps of `experiments.dcf` with this configuration."""
     sizes = parse_mesh(mesh, len(devices), config.batch_size)
     placement = Placement.create(sizes, devices=devices)
     lower = functools.partial(
@@ -104,20 +114,26 @@ def train(devices: list[Any], mesh: str | None, **fields: Any) -> Iterator[Progr
         placement,
     )
     shown = ",".join(f"{axis}:{n}" for axis, n in sizes.items() if n > 1)
-    name = f"train {config.task} {config.mode} {shown}".rstrip()
+    kind = "" if config.stack == "superposition" else f" {config.stack}"
+    name = f"train {config.task} {config.mode}{kind} {shown}".rstrip()
     yield Program(f"{name}, {config.steps_per_dispatch} steps", lower)
 
 
 def decoding(
-    devices: list[Any], *, task: str, stack: str | None, batch: int = 8
+    devices: list[Any], config: DCFConfig, *, batch: int = 8
 ) -> Iterator[Program]:
     """One step of the autoregressive stack transformer, at most 256 positions."""
     where = Placement.create(devices=devices).replicated
 
     def build(key: jax.Array) -> Any:
-        sizes = tasks.get(task)
-        name = "stack_transformer"
-        return models.build(name, sizes, mode="alm", stack=stack, rngs=nnx.Rngs(key))
+        return models.build(
+            config.model,
+            tasks.get(config.task),
+            config.model_config,
+            mode="alm",
+            stack=config.stack,
+            rngs=nnx.Rngs(key),
+        )
 
     def abstract(make: Callable[[], Any]) -> Any:
         return jax.tree.map(
@@ -135,6 +151,6 @@ def decoding(
     tokens = jax.ShapeDtypeStruct((batch,), jnp.int32, sharding=where)
     program = jax.jit(step, donate_argnums=1)
     yield Program(
-        f"decode {task}, batch {batch}",
+        f"decode {config.task}, batch {batch}",
         functools.partial(program.lower, state, cache, tokens),
     )

@@ -141,6 +141,7 @@ class Memory(Protocol):
         *,
         mask: jax.Array,
         input_lengths: jax.Array,
+        starts: jax.Array | None = None,
         hard: bool | jax.Array = False,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Runs over all positions; time is the leading axis.
@@ -149,7 +150,10 @@ class Memory(Protocol):
           z: the projected inputs, shape (T, B, G).
           mask: True at real positions, shape (T, B). A padded position leaves the
             hidden state and the memory as they are.
-          input_lengths: symbols in each string's input, shape (B,).
+          input_lengths: symbols in each string's input, shape (B,), or (T, B) with
+            `starts`.
+          starts: True where a string of its own begins, shape (T, B): hidden state and
+            memory are there as at position 0. None: a string a row.
           hard: take the most probable action of each step; may be traced.
 
         Returns:
@@ -173,18 +177,20 @@ class NoMemory(nnx.Module):
         *,
         mask: jax.Array,
         input_lengths: jax.Array,
+        starts: jax.Array | None = None,
         hard: bool | jax.Array = False,
     ) -> tuple[jax.Array, None]:
         """Runs over all positions; see `Memory`."""
         del input_lengths, hard
 
         def step(state, inputs):
-            z_t, keep = inputs
+            z_t, keep, begins = inputs
+            state = restart_where(begins, first, state)
             new_state, h = self.controller(state, z_t)
             return keep_where(keep, new_state, state), h
 
-        state = self.controller.init_state(z.shape[1])
-        _, hidden = jax.lax.scan(step, state, (z, mask))
+        first = self.controller.init_state(z.shape[1])
+        _, hidden = jax.lax.scan(step, first, (z, mask, starts))
         return hidden, None
 
 
@@ -208,3 +214,23 @@ def keep_where(keep: jax.Array, new: Any, old: Any) -> Any:
         return jnp.where(keep.reshape(keep.shape + (1,) * (new.ndim - 1)), new, old)
 
     return jax.tree.map(select, new, old)
+
+
+def count_in_strings(counted: jax.Array, starts: jax.Array | None) -> jax.Array:
+    """True positions of each string, (T, B) to (B,), or (T, B) with `starts`.
+
+    Example:
+      >>> starts = jnp.array([[False], [False], [True]])
+      >>> print(count_in_strings(jnp.ones((3, 1), bool), starts)[:, 0])
+      [2 2 1]
+    """
+    if starts is None:
+        return jnp.sum(counted, axis=0)
+    string = jnp.cumsum(starts, axis=0)
+    same = string[:, None] == string[None, :]
+    return jnp.sum(same & counted[None, :], axis=1)
+
+
+def restart_where(begins: jax.Array | None, first: Any, carry: Any) -> Any:
+    """`first` for the rows where a string begins, (B,); None: none does."""
+    return carry if begins is None else keep_where(begins, first, carry)

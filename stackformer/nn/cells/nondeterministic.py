@@ -9,6 +9,7 @@ from stackformer.nn.cells.controllers import (
     fan_in_init,
     keep_where,
     reading_layer,
+    restart_where,
 )
 from stackformer.ops.history_scan import history_scan
 from stackformer.ops.nondeterministic.recurrent import (
@@ -85,6 +86,7 @@ class NDStackMemory(nnx.Module):
         *,
         mask: jax.Array,
         input_lengths: jax.Array | None = None,
+        starts: jax.Array | None = None,
         hard: bool | jax.Array = False,
     ) -> tuple[jax.Array, jax.Array]:
         """Runs over all positions; see `stackformer.nn.cells.controllers.Memory`.
@@ -107,14 +109,25 @@ class NDStackMemory(nnx.Module):
             transitions = Transitions.split(flat, *sizes)
             alpha, base, mix = ndstack_step(alpha, last, node, transitions.where(keep))
             carry = (keep_where(keep, new_state, state), alpha)
+            if starts is not None:
+                # A node stands before a position: the node of a string's last position
+                # becomes the first of the next string.
+                ends = inputs[2] > 0
+                empty, row = init_ndstack(batch, length + 1, *sizes)
+                rested = memory.controller.init_state(batch)
+                carry = restart_where(ends, (rested, empty), carry)
+                base, mix = restart_where(ends, (row, jnp.zeros_like(mix)), (base, mix))
             return carry, base, mix, (h, _kinds(transitions))
 
+        inputs = (z, mask.astype(z.dtype))
+        if starts is not None:
+            inputs += (jnp.roll(starts, -1, axis=0).astype(z.dtype),)
         hidden, logits = history_scan(
             step,
             params,
             (self.controller.init_state(batch), alpha),
             first,
-            (z, mask.astype(z.dtype)),
+            inputs,
         )
         return hidden, logits[:, :, None]
 

@@ -10,6 +10,7 @@ from stackformer.nn.cells.controllers import (
     fan_in_init,
     keep_where,
     reading_layer,
+    restart_where,
 )
 from stackformer.nn.stacks.sampling import choose_actions
 
@@ -85,6 +86,7 @@ class StackMemory(nnx.Module):
         *,
         mask: jax.Array,
         input_lengths: jax.Array | None = None,
+        starts: jax.Array | None = None,
         hard: bool | jax.Array = False,
     ) -> tuple[jax.Array, jax.Array]:
         """Runs over all positions; see `stackformer.nn.cells.controllers.Memory`."""
@@ -93,8 +95,8 @@ class StackMemory(nnx.Module):
         noop = jax.nn.one_hot(ops.StackAction.NOOP, _NUM_ACTIONS)[None, None]
 
         def step(carry, inputs):
-            state, stack, top = carry
-            z_t, keep = inputs
+            z_t, keep, begins = inputs
+            state, stack, top = restart_where(begins, first, carry)
             new_state, h = self.controller(state, z_t + self.read(self._flat(top)))
             logits = self._split(self.action_head(h))
             actions = choose_actions(logits, hard=hard)
@@ -105,12 +107,12 @@ class StackMemory(nnx.Module):
 
         bottom = jnp.zeros((batch, self.num_stacks, self.cell_size))
         depth = self.stack_size or length // 2 + 1
-        carry = (
+        first = (
             self.controller.init_state(batch),
             ops.init_stack_state(bottom, depth),
             bottom,
         )
-        _, (hidden, logits) = jax.lax.scan(step, carry, (z, mask))
+        _, (hidden, logits) = jax.lax.scan(step, first, (z, mask, starts))
         return hidden, logits
 
     def _split(self, x):

@@ -11,9 +11,11 @@ from flax import nnx
 
 from stackformer.nn.cells.controllers import (
     Controller,
+    count_in_strings,
     fan_in_init,
     keep_where,
     reading_layer,
+    restart_where,
 )
 from stackformer.nn.stacks.sampling import choose_actions
 
@@ -101,19 +103,26 @@ class TapeMemory(nnx.Module):
         *,
         mask: jax.Array,
         input_lengths: jax.Array,
+        starts: jax.Array | None = None,
         hard: bool | jax.Array = False,
     ) -> tuple[jax.Array, jax.Array]:
         """Runs over all positions; see `stackformer.nn.cells.controllers.Memory`."""
         length, batch, _ = z.shape
         size = self.tape_size or length
-        ring = jnp.full((batch,), size) if self.tape_size else mask.sum(axis=0)
-        ring = jnp.maximum(ring, 1)
-        right = head_moves(jnp.ones_like(ring), ring, size)
-        left = head_moves(-jnp.ones_like(ring), ring, size)
-        jump_right = head_moves(input_lengths, ring, size)
-        jump_left = head_moves(-input_lengths, ring, size)
+        ring = jnp.maximum(count_in_strings(mask, starts), 1)
+        if self.tape_size:
+            ring = jnp.full_like(ring, size)
 
-        def move(tape, a):
+        def heads(ring, jump):
+            """Where the head can go: left, right, and the jumps."""
+            one = jnp.ones_like(ring)
+            return [head_moves(d, ring, size) for d in (-one, one, -jump, jump)]
+
+        # With several strings in a row they change from position to position.
+        fixed = heads(ring, input_lengths) if starts is None else None
+        changing = None if starts is None else (ring, input_lengths)
+
+        def move(tape, a, left, right, jump_left, jump_right):
             """sum_m a(m) move_m(tape); tape (B, S, M, C), a (B, S, 5)."""
             moved = {
                 TapeAction.STAY: tape,
@@ -125,19 +134,21 @@ class TapeMemory(nnx.Module):
             return sum(a[..., m, None, None] * moved[m] for m in TapeAction)
 
         def step(carry, inputs):
-            state, tape = carry
-            z_t, keep = inputs
+            z_t, keep, begins, sizes = inputs
+            carry = state, tape = restart_where(begins, first, carry)
             reading = self.read(tape[:, :, 0].reshape(batch, self.reading_size))
             new_state, h = self.controller(state, z_t + reading)
             logits = self.action_head(h).reshape(batch, self.num_tapes, -1)
             actions = choose_actions(logits, hard=hard)
             written = jnp.concatenate([self._value(h), tape[:, :, 1:]], axis=2)
-            new_carry = (new_state, move(written, actions))
+            moves = fixed or heads(*sizes)
+            new_carry = (new_state, move(written, actions, *moves))
             return keep_where(keep, new_carry, carry), (h, logits)
 
         tape = jnp.zeros((batch, self.num_tapes, size, self.cell_size))
-        carry = (self.controller.init_state(batch), tape)
-        _, (hidden, logits) = jax.lax.scan(step, carry, (z, mask))
+        first = (self.controller.init_state(batch), tape)
+        inputs = (z, mask, starts, changing)
+        _, (hidden, logits) = jax.lax.scan(step, first, inputs)
         return hidden, logits
 
     def _value(self, h):

@@ -31,7 +31,8 @@ class StackOutput:
         (..., S, T, A); None where a stack has no actions.
       logits: what the action head said, float32, of the same shape, for losses on the
         actions; None where a stack has no action head or actions were given.
-      state: the stack after the last position, where a stack was asked for it.
+      state: the stack after the last position, where a stack was asked for it
+        (`return_state`): the `initial_state` of the next piece of the string.
     """
 
     top: Array
@@ -142,6 +143,15 @@ def check_hidden(
                 f"`{name}` shape should be {h.shape[:-1]}, that of `h` without its "
                 f"last axis, but got {array.shape}."
             )
+
+
+def check_no_alpha(stateful: bool, alpha: bool) -> None:
+    """Raises ValueError where alpha is given or wanted of a piece of a string."""
+    if stateful and alpha:
+        raise ValueError(
+            "`initial_state` and `return_state` should be left out where alpha is "
+            "given or asked for: alpha is of one whole string."
+        )
 
 
 @jax.tree_util.register_dataclass

@@ -16,6 +16,7 @@ from stackformer.nn.stacks.base import (
     StackConfig,
     StackOutput,
     check_hidden,
+    check_no_alpha,
 )
 from stackformer.nn.stacks.sampling import (
     SAMPLINGS,
@@ -24,6 +25,7 @@ from stackformer.nn.stacks.sampling import (
     noop_outside,
 )
 from stackformer.ops.pointer import (
+    PointerState,
     init_pointer_state,
     pointer_stack,
     pointer_step,
@@ -121,9 +123,19 @@ class PointerStack(Stack):
         rngs: nnx.Rngs | None = None,
         hard: bool | Array = False,
         return_weights: bool = False,
+        initial_state: PointerState | None = None,
+        return_state: bool = False,
     ) -> StackOutput:
-        """Reads what lies at the pointer, at every position; see `Stack`."""
+        """Reads what lies at the pointer, at every position; see `Stack`.
+
+        Args:
+          initial_state: what an earlier piece of a long string left, the `state` that
+            its call returned: h goes on with it, position 0 is no bottom.
+          return_state: fill in `StackOutput.state`.
+        """
         check_hidden(self.features, h, mask, segment_ids)
+        stateful = return_state or initial_state is not None
+        check_no_alpha(stateful, return_weights)
         logits = None
         if actions is None:
             logits = self._logits(h)
@@ -133,19 +145,27 @@ class PointerStack(Stack):
         if mask is not None:
             actions = noop_outside(mask, actions)
 
-        def read(values: Array) -> Array:
-            return pointer_stack(
-                actions,
-                values,
-                max_depth=self.config.max_depth,
-                segment_ids=segment_ids,
+        options: dict[str, Any] = dict(
+            max_depth=self.config.max_depth, segment_ids=segment_ids
+        )
+        weights = state = None
+        if stateful:
+            top, state = pointer_stack(
+                actions, h, initial_state=initial_state, return_state=True, **options
             )
-
-        weights = None
+        else:
+            top = pointer_stack(actions, h, **options)
         if return_weights:
             eye = jnp.eye(h.shape[-2], dtype=jnp.float32)
-            weights = read(jnp.broadcast_to(eye, (*h.shape[:-1], h.shape[-2])))
-        return StackOutput(top=read(h), weights=weights, actions=actions, logits=logits)
+            positions = jnp.broadcast_to(eye, (*h.shape[:-1], h.shape[-2]))
+            weights = pointer_stack(actions, positions, **options)
+        return StackOutput(
+            top=top,
+            weights=weights,
+            actions=actions,
+            logits=logits,
+            state=state if return_state else None,
+        )
 
     def init_state(
         self, batch_shape: tuple[int, ...], max_length: int, *, hard: bool = False
@@ -167,6 +187,20 @@ class PointerStack(Stack):
         actions = self._choose(self._logits(h), None, state.hard)
         stack, reading = pointer_step(state.memory, actions, h, index)
         return Decoding(stack, state.hard), reading.astype(h.dtype)
+
+    def prefill(
+        self, state: Decoding, h: Array, length: int | Array
+    ) -> tuple[Decoding, Array]:
+        """Reads a prompt in parallel; see `Stack`."""
+        actions = self._choose(self._logits(h), None, state.hard)
+        inside = jnp.broadcast_to(jnp.arange(h.shape[-2]) < length, h.shape[:-1])
+        depth = state.memory.memory.shape[-2] - 1
+        top, stack = pointer_stack(
+            noop_outside(inside, actions), h, max_depth=depth, return_state=True
+        )
+        dtype = state.memory.memory.dtype
+        stack = jax.tree.map(lambda x: x.astype(dtype), stack)
+        return Decoding(stack, state.hard), top
 
     def _logits(self, h: Array) -> Array:
         logits = self.action_head(h)

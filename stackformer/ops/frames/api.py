@@ -5,25 +5,58 @@ E features that F reads beside a frame.
 """
 
 from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
 
 from stackformer.checks import check_arrays, check_choice, check_count
 from stackformer.ops.frames.by_members import frames_by_levels, frames_by_pops
-from stackformer.ops.frames.recurrent import frames_recurrent
+from stackformer.ops.frames.recurrent import FrameState, frames_recurrent
 from stackformer.ops.frames.reference import Close, frames_reference
 
 Array = jax.Array
 
 # Those of `HARD` take the most probable action, without a gradient into the actions.
-FORMS: dict[str, Callable[..., Array]] = {
+FORMS: dict[str, Callable[..., Any]] = {
     "reference": frames_reference,
     "recurrent": frames_recurrent,
     "by_pops": frames_by_pops,
     "by_levels": frames_by_levels,
 }
 HARD = ("by_pops", "by_levels")
+
+
+@overload
+def stack_of_frames(
+    actions: Array,
+    items: Array,
+    close: Close,
+    *,
+    num_items: int,
+    closing: Array | None = ...,
+    segment_ids: Array | None = ...,
+    initial_state: FrameState | None = ...,
+    return_state: Literal[False] = ...,
+    at: Array | None = ...,
+    implementation: str | None = ...,
+) -> Array: ...
+
+
+@overload
+def stack_of_frames(
+    actions: Array,
+    items: Array,
+    close: Close,
+    *,
+    num_items: int,
+    closing: Array | None = ...,
+    segment_ids: Array | None = ...,
+    initial_state: FrameState | None = ...,
+    return_state: Literal[True],
+    at: Array | None = ...,
+    implementation: str | None = ...,
+) -> tuple[Array, FrameState]: ...
 
 
 def stack_of_frames(
@@ -34,9 +67,11 @@ def stack_of_frames(
     num_items: int,
     closing: Array | None = None,
     segment_ids: Array | None = None,
+    initial_state: FrameState | None = None,
+    return_state: bool = False,
     at: Array | None = None,
     implementation: str | None = None,
-) -> Array:
+) -> Array | tuple[Array, FrameState]:
     """The list of items since a bracket was opened, at every position.
 
       no-op   frame <- frame + [item]
@@ -56,6 +91,10 @@ def stack_of_frames(
         (..., T, E); the items by default.
       segment_ids: integers, shape (..., T): neighbours of one number are a string of
         their own, with an empty stack and an empty frame at its start.
+      initial_state: what an earlier piece of the string left: position 0 is then a
+        position as any other. The recurrent form takes it.
+      return_state: return the stack after the last position too, with as many open
+        frames as there can be (`resize_frame_state`). The recurrent form has it.
       at: the positions whose frames are wanted, integers of shape (..., M); all by
         default. With certain actions the others then cost little.
       implementation: "reference", "recurrent" (the default), or for certain actions
@@ -63,7 +102,8 @@ def stack_of_frames(
 
     Returns:
       The frame after every position, shape (..., T, K, D), or (..., M, K, D), the
-      newest item last; zeros where a frame has fewer items.
+      newest item last; zeros where a frame has fewer items. With `return_state` the
+      pair of it and the state.
 
     Example:
       >>> actions = jax.nn.one_hot(jnp.array([2, 0, 2, 2, 1]), 3)  # <bos> ( 1 2 )
@@ -89,6 +129,12 @@ def stack_of_frames(
                 f"`{name}` should have the leading axes {items.shape[:-1]} of `items`, "
                 f"but got {array.shape}."
             )
+    stateful = return_state or initial_state is not None
+    if stateful and implementation != "recurrent":
+        raise ValueError(
+            "`implementation` should be 'recurrent' or None with a state, but got "
+            f"{implementation!r}."
+        )
     wide = jnp.promote_types(items.dtype, jnp.float32)
     lead = items.shape[:-2]
 
@@ -98,18 +144,40 @@ def stack_of_frames(
     starts = jnp.zeros(items.shape[:-1], bool)
     if segment_ids is not None:
         starts = starts.at[..., 1:].set(segment_ids[..., 1:] != segment_ids[..., :-1])
-    options = {}
+    options: dict[str, Any] = {}
     if at is not None and implementation in HARD:
         options["at"] = flat(at)
+    if implementation == "recurrent":
+        options["return_state"] = return_state
+    if initial_state is None:
+        starts = starts.at[..., 0].set(True)
+    else:
+        _check_state(initial_state, (*lead, num_items, items.shape[-1]))
+        state = jax.tree.map(lambda x: flat(x).astype(wide), initial_state)
+        options["initial_state"] = state
     frames = FORMS[implementation](
         flat(actions).astype(wide),
         flat(items).astype(wide),
         flat(closing),
         close,
         num_items=num_items,
-        starts=flat(starts.at[..., 0].set(True)),
+        starts=flat(starts),
         **options,
     )
-    if at is not None and not options:
+    state = None
+    if implementation == "recurrent":
+        frames, state = frames
+    if at is not None and implementation not in HARD:
         frames = jnp.take_along_axis(frames, flat(at)[:, :, None, None], axis=1)
-    return frames.reshape(*lead, -1, *frames.shape[2:]).astype(items.dtype)
+    frames = frames.reshape(*lead, -1, *frames.shape[2:]).astype(items.dtype)
+    if not return_state:
+        return frames
+    return frames, jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), state)
+
+
+def _check_state(state: FrameState, shape: tuple[int, ...]) -> None:
+    if state.frame.shape != shape:
+        raise ValueError(
+            f"`initial_state.frame` shape should be {shape}, but got "
+            f"{state.frame.shape}."
+        )

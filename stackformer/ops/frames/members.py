@@ -53,6 +53,46 @@ def frame_members(
     return one(chosen, starts)
 
 
+def open_frames(
+    actions: Array, index: int | Array, *, depth: int
+) -> tuple[Array, Array]:
+    """The frames on the stack after position `index` of one string, the top first.
+
+    Args:
+      actions: as in `frame_members`.
+      index: a number, or a traced scalar.
+      depth: H, how many are wanted.
+
+    Returns:
+      The positions after which each of them was the current frame, and whether there
+      is one, (..., H).
+
+    Example:
+      >>> actions = jax.nn.one_hot(jnp.array([2, 0, 2, 0]), 3)  # -, (, 7, (
+      >>> places, there = open_frames(actions, 3, depth=3)
+      >>> print(places[:2], there)
+      [2 0] [ True  True False]
+    """
+    chosen = jnp.argmax(actions, axis=-1)
+    position = jnp.arange(chosen.shape[-1])
+
+    def one(chosen: Array) -> tuple[Array, Array]:
+        inside = position > 0
+        push = (chosen == 0) & inside
+        depths = _depths(push, (chosen == 1) & inside, ~inside)
+        levels = depths[index] - jnp.arange(depth)
+        # The push that opened a level: the last one that led to it.
+        opens = (push & (position <= index))[None, :] & (
+            depths[None] == levels[:, None]
+        )
+        places = jnp.max(jnp.where(opens, position, 0), axis=1)
+        return jnp.maximum(places - 1, 0), levels > 0
+
+    for _ in range(chosen.ndim - 1):
+        one = jax.vmap(one)
+    return one(chosen)
+
+
 def _members(chosen: Array, starts: Array, *, num_items: int) -> Members:
     """Of one string: every item points at the one before it in its frame."""
     length = chosen.shape[0]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from stackformer.checks import check_count
 from stackformer.ops.frames.reference import Close
+from stackformer.ops.stack_attention.recurrent import state_depth
 
 Array = jax.Array
 
@@ -43,6 +44,29 @@ def init_frame_state(
         frame=jnp.zeros(shape, dtype),
         stack=jnp.zeros((*batch_shape, depth, num_items, features), dtype),
         full=jnp.zeros((*batch_shape, depth), dtype),
+    )
+
+
+def resize_frame_state(state: FrameState, depth: int) -> FrameState:
+    """The same stack, of which `depth` open frames are remembered.
+
+    With fewer than before the lowest are forgotten, with more there is room for others.
+
+    Example:
+      >>> state = init_frame_state((2,), 3, 4, depth=5)
+      >>> resize_frame_state(state, 2).stack.shape
+      (2, 2, 3, 4)
+    """
+
+    def resized(x: Array, axis: int) -> Array:
+        x = jax.lax.slice_in_dim(x, 0, min(depth, x.shape[axis]), axis=axis)
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = (0, depth - x.shape[axis])
+        return jnp.pad(x, widths)
+
+    axis = state.full.ndim - 1
+    return FrameState(
+        state.frame, resized(state.stack, axis), resized(state.full, axis)
     )
 
 
@@ -97,7 +121,9 @@ def frames_recurrent(
     *,
     num_items: int,
     starts: Array,
-) -> Array:
+    initial_state: FrameState | None = None,
+    return_state: bool = False,
+) -> tuple[Array, FrameState]:
     """`frame_step` as a `lax.scan` over positions; arguments as in `stack_of_frames`.
 
     The gradient keeps the stack at about sqrt(T) positions and computes the others
@@ -105,10 +131,14 @@ def frames_recurrent(
     """
     batch, length, features = items.shape
     # A frame that more pushes than half of the positions have buried never returns.
-    depth = (length - 1) // 2 + 1
-    state = init_frame_state(
-        (batch,), num_items, features, depth=depth, dtype=items.dtype
-    )
+    depth = state_depth(length, None) if return_state else (length - 1) // 2 + 1
+    if initial_state is None:
+        state = init_frame_state(
+            (batch,), num_items, features, depth=depth, dtype=items.dtype
+        )
+    else:
+        depth = state_depth(length, None, initial_state.full.shape[-1])
+        state = resize_frame_state(initial_state, depth)
     noop = jnp.array([[0.0, 0.0, 1.0]], actions.dtype)
 
     def step(state: FrameState, inputs: tuple[Array, ...]) -> tuple[FrameState, Array]:
@@ -129,6 +159,6 @@ def frames_recurrent(
     whole = length - length % size
     parts = tuple(x[:whole].reshape(-1, size, *x.shape[1:]) for x in inputs)
     state, frames = jax.lax.scan(segment, state, parts)
-    _, last = segment(state, tuple(x[whole:] for x in inputs))
+    state, last = segment(state, tuple(x[whole:] for x in inputs))
     frames = jnp.concatenate([frames.reshape(whole, *last.shape[1:]), last])
-    return jnp.moveaxis(frames, 0, 1)
+    return jnp.moveaxis(frames, 0, 1), state

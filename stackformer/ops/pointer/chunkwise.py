@@ -1,14 +1,49 @@
 """The stack with a pointer over whole strings, chunk by chunk."""
 
+from typing import Literal, overload
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
 from stackformer.checks import check_arrays, check_count
-from stackformer.ops.pointer.step import hats, pointers
+from stackformer.ops.pointer.step import (
+    PointerState,
+    hats,
+    init_pointer_state,
+    pointers,
+    resize_pointer_state,
+)
+from stackformer.ops.stack_attention.recurrent import state_depth
 
 Array = jax.Array
 CHUNK = 32
+
+
+@overload
+def pointer_stack(
+    actions: Array,
+    values: Array,
+    *,
+    max_depth: int | None = ...,
+    segment_ids: Array | None = ...,
+    initial_state: PointerState | None = ...,
+    return_state: Literal[False] = ...,
+    chunk_size: int = ...,
+) -> Array: ...
+
+
+@overload
+def pointer_stack(
+    actions: Array,
+    values: Array,
+    *,
+    max_depth: int | None = ...,
+    segment_ids: Array | None = ...,
+    initial_state: PointerState | None = ...,
+    return_state: Literal[True],
+    chunk_size: int = ...,
+) -> tuple[Array, PointerState]: ...
 
 
 def pointer_stack(
@@ -17,8 +52,10 @@ def pointer_stack(
     *,
     max_depth: int | None = None,
     segment_ids: Array | None = None,
+    initial_state: PointerState | None = None,
+    return_state: bool = False,
     chunk_size: int = CHUNK,
-) -> Array:
+) -> Array | tuple[Array, PointerState]:
     """What lies at the pointer after every position.
 
     Args:
@@ -28,10 +65,15 @@ def pointer_stack(
       max_depth: H, elements that the stack holds; a push onto a full one overwrites its
         top. None: as many as there can be.
       segment_ids: neighbours of one number are a string of their own, shape (..., T).
+      initial_state: what an earlier piece of the string left: position 0 is then a
+        position as any other.
+      return_state: return the memory and the pointer after the last position too.
       chunk_size: positions that are computed at once.
 
     Returns:
-      Shape (..., T, D), the dtype of `values`; computed in float32 or wider.
+      Shape (..., T, D), the dtype of `values`; computed in float32 or wider. With
+      `return_state` the pair of it and the state, of `max_depth` elements, or where
+      that is None of as many as there can be.
 
     Example:
       >>> actions = jax.nn.one_hot(jnp.array([2, 0, 0, 1]), 3)  # -, push, push, pop
@@ -39,11 +81,19 @@ def pointer_stack(
       >>> print(pointer_stack(actions, values)[:, 0])
       [ 0. 10. 20. 10.]
     """
-    _check(actions, values, segment_ids, max_depth, chunk_size)
+    _check(actions, values, segment_ids, initial_state, max_depth, chunk_size)
     lead, length, features = values.shape[:-2], *values.shape[-2:]
     dtype = jnp.promote_types(jnp.promote_types(actions.dtype, values.dtype), "float32")
-    depth = max(length - 1, 1)
-    depth = depth if max_depth is None else min(max_depth, depth)
+    before = initial_state and initial_state.memory.shape[-2] - 1
+    depth = state_depth(length, max_depth, before)
+    if initial_state is None:
+        if not return_state:
+            depth = min(depth, max(length - 1, 1))
+        initial_state = init_pointer_state(lead, depth, features, dtype=dtype)
+        first = True
+    else:
+        initial_state = resize_pointer_state(initial_state, depth)
+        first = False
     size = min(chunk_size, length)
     count = -(-length // size)
 
@@ -57,10 +107,12 @@ def pointer_stack(
         segment_ids = jnp.zeros(values.shape[:-1], jnp.int32)
     changes = segment_ids[..., 1:] != segment_ids[..., :-1]
     widths = [(0, 0)] * len(lead) + [(1, 0)]
-    starts = flat(jnp.pad(changes, widths, constant_values=True))
+    starts = flat(jnp.pad(changes, widths, constant_values=first))
     actions, moved = flat(actions.astype(dtype)), flat(values.astype(dtype))
     push, pop = actions[..., 0], actions[..., 1]
-    keys = hats(pointers(push, pop, starts, depth), depth + 1)
+    pointer = initial_state.pointer.astype(dtype).reshape(-1)
+    pointer = pointers(push, pop, starts, depth, pointer)
+    keys = hats(pointer, depth + 1)
     strength = jnp.where(starts, 1.0, push)
 
     def chunks(array: Array) -> Array:
@@ -69,10 +121,15 @@ def pointer_stack(
         return jnp.moveaxis(array.reshape(shape), 1, 0)
 
     inputs = tuple(chunks(x) for x in (keys, strength, moved, starts))
-    memory = jnp.zeros((moved.shape[0], depth + 1, features), dtype)
-    _, readings = jax.lax.scan(jax.checkpoint(_chunk), memory, inputs)
+    memory = initial_state.memory.astype(dtype).reshape(-1, depth + 1, features)
+    memory, readings = jax.lax.scan(jax.checkpoint(_chunk), memory, inputs)
     readings = jnp.moveaxis(readings, 0, 1).reshape(-1, count * size, features)
-    return readings[:, :length].reshape(values.shape).astype(values.dtype)
+    readings = readings[:, :length].reshape(values.shape).astype(values.dtype)
+    if not return_state:
+        return readings
+    # What fills up the last chunk moves nothing.
+    state = PointerState(memory, pointer[:, -1])
+    return readings, jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), state)
 
 
 def _chunk(memory: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -94,7 +151,7 @@ def _chunk(memory: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
     return memory + jnp.einsum("bih,bid->bhd", stays * keys, written), readings
 
 
-def _check(actions, values, segment_ids, max_depth, chunk_size):
+def _check(actions, values, segment_ids, state, max_depth, chunk_size):
     check_arrays(actions=actions, values=values, segment_ids=segment_ids)
     if actions.ndim < 2 or actions.shape[-1] != 3:
         raise ValueError(
@@ -110,6 +167,20 @@ def _check(actions, values, segment_ids, max_depth, chunk_size):
             f"`segment_ids` shape should be {actions.shape[:-1]}, but got "
             f"{segment_ids.shape}."
         )
+    if state is not None:
+        lead, features = values.shape[:-2], values.shape[-1]
+        memory = state.memory.shape
+        if (*memory[:-2], memory[-1]) != (*lead, features):
+            expected = ", ".join(map(str, (*lead, "H + 1", features)))
+            raise ValueError(
+                f"`initial_state.memory` shape should be ({expected}), as `values` has "
+                f"shape {values.shape}, but got {memory}."
+            )
+        if max_depth is not None and memory[-2] - 1 > max_depth:
+            raise ValueError(
+                f"`initial_state` should have at most `max_depth` ({max_depth}) "
+                f"elements, but got {memory[-2] - 1}."
+            )
     for name, number in (("max_depth", max_depth), ("chunk_size", chunk_size)):
         if number is not None:
             check_count(name, number)

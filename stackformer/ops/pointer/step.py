@@ -39,6 +39,19 @@ def init_pointer_state(
     )
 
 
+def resize_pointer_state(state: PointerState, depth: int) -> PointerState:
+    """The same stack with room for `depth` elements, no fewer than it has.
+
+    Example:
+      >>> state = init_pointer_state((2,), max_depth=3, features=4)
+      >>> resize_pointer_state(state, 5).memory.shape
+      (2, 6, 4)
+    """
+    rows = depth + 1 - state.memory.shape[-2]
+    widths = [(0, 0)] * (state.memory.ndim - 2) + [(0, rows), (0, 0)]
+    return PointerState(jnp.pad(state.memory, widths), state.pointer)
+
+
 def pointer_step(
     state: PointerState, actions: Array, value: Array, index: int | Array
 ) -> tuple[PointerState, Array]:
@@ -87,8 +100,10 @@ def hats(pointer: Array, rows: int) -> Array:
     return jnp.maximum(0.0, 1.0 - jnp.abs(pointer[..., None] - depths))
 
 
-def pointers(push: Array, pop: Array, starts: Array, max_depth: int) -> Array:
-    """All pointers of strings (..., T) at once.
+def pointers(
+    push: Array, pop: Array, starts: Array, max_depth: int, first: Array | float = 0.0
+) -> Array:
+    """All pointers of strings (..., T) at once; `first` (...) is the one before them.
 
     x -> clip(x + a, low, high) is such a function again after another one, so that an
     associative scan composes the steps; the start of a string is the constant 0.
@@ -108,4 +123,4 @@ def pointers(push: Array, pop: Array, starts: Array, max_depth: int) -> Array:
         return a + b, jnp.clip(low + b, least, most), jnp.clip(high + b, least, most)
 
     a, low, high = jax.lax.associative_scan(after, (change, low, high), axis=-1)
-    return jnp.clip(a, low, high)
+    return jnp.clip(a + jnp.asarray(first)[..., None], low, high)

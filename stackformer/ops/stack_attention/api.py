@@ -72,6 +72,9 @@ def stack_attention_weights(
     Returns:
       alpha, shape (..., T, T), the dtype of `actions`; computed in float32.
 
+    Forward mode (`jax.jvp`, `jax.jacfwd`, `jax.linearize`) wants
+    implementation="recurrent"; reverse mode, and forward over reverse, work with all.
+
     Example:
       >>> import jax, stackformer
       >>> from stackformer import StackAction
@@ -170,8 +173,8 @@ def stack_attention(
       float32: the expected elements from the top down, and the bottom; H is
       `max_depth`, or else as many as there can be.
 
-    Forward mode: see `README.md` of this folder; `jax.jvp`, `jax.jacfwd` and
-    `jax.linearize` of this function want implementation="recurrent".
+    Forward mode (`jax.jvp`, `jax.jacfwd`, `jax.linearize`) wants
+    implementation="recurrent"; reverse mode, and forward over reverse, work with all.
 
     Example:
       >>> import jax, jax.numpy as jnp, stackformer

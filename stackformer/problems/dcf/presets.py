@@ -39,7 +39,7 @@ def preset_values(
         stack = "frames" if short in BRACKETS else "superposition"
     if stack == "frames":
         return {"stack": stack, **_frames(short)}
-    hard = {"phases": "hard"} if stack == "superposition" else {}
+    hard = _hard(short) if stack == "superposition" else {}
     return {"stack": stack, **_quick(short), **hard}
 
 
@@ -80,6 +80,12 @@ def _quick(short: str | None) -> dict[str, Any]:
         "train_buckets": 3,
         "test_buckets": 4,
     }
+
+
+def _hard(short: str | None) -> dict[str, Any]:
+    """Where every seed has found the stack early, the rest of `quick` gains nothing."""
+    steps = {"RS": {"steps": 500}, "SM": {"steps": 1_000}}
+    return {"phases": "hard", **steps.get(short or "", {})}
 
 
 def _frames(short: str | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,6 +114,90 @@ def test_trains_and_decodes_in_every_transformer(make, kind):
 
 def _layers(make):
     return "layers" if make is of_ours else "blocks"
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize(
+    "kind", [*KINDS, "frames, soft", "frames from strings", "a shallow pointer"]
+)
+def test_a_prompt_read_at_once_equals_its_steps(kind, hard):
+    config = {
+        **KINDS,
+        "frames, soft": dataclasses.replace(KINDS["frames"], sampling="soft"),
+        "frames from strings": dataclasses.replace(
+            KINDS["frames"], actions_from="strings"
+        ),
+        "a shallow pointer": stacks.PointerConfig(max_depth=2),
+    }[kind]
+    init = nnx.initializers.normal(2.0)
+    stack = config.make(8, kernel_init=init, rngs=nnx.Rngs(0))
+    h = jax.random.normal(jax.random.key(1), (3, 12, 8))
+
+    @jax.jit
+    def at_once(h, length):
+        """What stands behind the first `length` positions is not read."""
+        state = stack.init_state((3,), 12, hard=hard)
+        state, first = stack.prefill(state, h[:, :9], length)
+
+        def step(index, carry):
+            state, tops = carry
+            h_t = jax.lax.dynamic_index_in_dim(h, index, axis=1, keepdims=False)
+            state, top = stack.step(state, h_t, index)
+            return state, tops.at[:, index].set(top)
+
+        tops = jnp.pad(first, ((0, 0), (0, 3), (0, 0)))
+        return jax.lax.fori_loop(length, 12, step, (state, tops))[1]
+
+    @jax.jit
+    def by_steps(h):
+        return Stack.prefill(stack, stack.init_state((3,), 12, hard=hard), h, 12)[1]
+
+    expected = by_steps(h)
+    for length in (1, 4, 9):
+        np.testing.assert_allclose(at_once(h, length), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("kind", ["superposition", "projected", "pointer", "frames"])
+def test_pieces_of_a_string_equal_the_whole(kind, hard):
+    init = nnx.initializers.normal(1.0)
+    stack = KINDS[kind].make(8, kernel_init=init, rngs=nnx.Rngs(0))
+    graph, params = nnx.split(stack)
+    h = jax.random.normal(jax.random.key(1), (2, 9, 8))
+    ids = jnp.array([[0] * 9, [0, 0, 0, 1, 1, 1, 1, 2, 2]])
+
+    def run(read):
+        def loss(params, h):
+            top = read(nnx.merge(graph, params), h)
+            return jnp.sum(jnp.sin(3.0 * top)), top
+
+        return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(params, h)
+
+    def pieces(stack, h):
+        tops, state = [], None
+        for part in (slice(0, 1), slice(1, 6), slice(6, 9)):
+            out = stack(
+                h[:, part],
+                segment_ids=ids[:, part],
+                hard=hard,
+                initial_state=state,
+                return_state=True,
+            )
+            tops, state = [*tops, out.top], out.state
+        return jnp.concatenate(tops, axis=1)
+
+    gradients, tops = run(pieces)
+    expected, wanted = run(lambda stack, h: stack(h, segment_ids=ids, hard=hard).top)
+    np.testing.assert_allclose(tops, wanted, atol=1e-4)
+    chex.assert_trees_all_close(gradients, expected, atol=1e-3, rtol=1e-3)
+    with pytest.raises(ValueError, match="alpha is of one whole string"):
+        stack(h, return_state=True, return_weights=True)
+
+
+def test_frames_after_padding_are_no_state():
+    stack = KINDS["frames"].make(8, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="`mask` should be None with `return_state`"):
+        stack(jnp.ones((1, 3, 8)), mask=jnp.ones((1, 3), bool), return_state=True)
 
 
 def test_the_registry_makes_a_name(monkeypatch):

@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from stackformer.ops.frames import (
     frame_members,
     frame_step,
     init_frame_state,
+    resize_frame_state,
     stack_of_frames,
 )
 from stackformer.ops.frames.api import HARD
@@ -191,6 +193,63 @@ def test_steps_equal_the_whole():
         moves = actions[:, i] if i else jnp.tile(jnp.array([[0.0, 0.0, 1.0]]), (2, 1))
         state, frame = frame_step(state, moves, items[:, i], beside[:, i], close)
         np.testing.assert_allclose(frame, whole[:, i], atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("edges", [(0, 1, 4, 9), (0, 7, 9)], ids=str)
+def test_pieces_equal_the_whole(edges, packed):
+    arrays = inputs(2, 9, 3)
+    ids = jnp.array([[0, 0, 0, 0, 0, 1, 2, 2, 2], [0] * 9]) if packed else None
+
+    def loss(edges, implementation, *arguments):
+        *arrays, weights = arguments
+        frames, state = [], None
+        for a, b in itertools.pairwise(edges):
+            actions, items, beside = (x[:, a:b] for x in arrays)
+            result = stack_of_frames(
+                actions,
+                items,
+                close_with(weights),
+                num_items=2,
+                closing=beside,
+                segment_ids=None if ids is None else ids[:, a:b],
+                initial_state=state,
+                return_state=implementation is None,
+                implementation=implementation,
+            )
+            frame, state = result if implementation is None else (result, None)
+            frames.append(frame)
+        frames = jnp.concatenate(frames, axis=1)
+        return jnp.sum(jnp.sin(3.0 * frames)), (frames, state)
+
+    def run(edges, implementation=None):
+        function = functools.partial(loss, edges, implementation)
+        gradient = jax.grad(function, (0, 1, 2, 3), has_aux=True)
+        return jax.jit(gradient)(*arrays, network(3, 2))
+
+    gradients, (frames, state) = run(edges)
+    expected, (wanted, _) = run((0, 9), "reference")
+    np.testing.assert_allclose(frames, wanted, atol=1e-5)
+    chex.assert_trees_all_close(gradients, expected, atol=1e-4)
+    _, (_, last) = run((0, 9))
+    last, state = (resize_frame_state(x, 8) for x in (last, state))
+    chex.assert_trees_all_close(state, last, atol=1e-5)
+
+
+def test_a_state_needs_the_recurrent_form():
+    actions, items, beside = inputs(2, 5, 3)
+    run = functools.partial(
+        stack_of_frames,
+        actions,
+        items,
+        close_with(network(3, 2)),
+        num_items=2,
+        closing=beside,
+    )
+    with pytest.raises(ValueError, match="'recurrent' or None with a state, but got"):
+        run(return_state=True, implementation="by_pops")
+    with pytest.raises(ValueError, match=r"`initial_state.frame` shape should be \(2"):
+        run(initial_state=init_frame_state((2,), 3, 3, depth=4))
 
 
 def test_few_levels_leave_the_outer_frames_for_later():

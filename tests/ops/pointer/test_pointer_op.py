@@ -1,5 +1,8 @@
 """The stack with a pointer: chunks against plain loops, and against a real stack."""
 
+import functools
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,6 +82,55 @@ def test_steps_equal_the_whole(length):
         np.testing.assert_allclose(top, whole[:, index], atol=1e-5)
 
 
+# No string begins where a piece does.
+UNCUT = SEGMENTS.at[2].set(jnp.array([2, 2, 3, 3, 3, 3, 2, 2, 3, 3, 0]))
+
+
+@pytest.mark.parametrize("segment_ids", [None, UNCUT], ids=["one", "several"])
+@pytest.mark.parametrize(
+    ("edges", "options"),
+    [
+        ((0, 3, 7, 11), {}),
+        ((0, 7, 11), {"chunk_size": 3}),
+        ((0, 3, 9, 11), {"max_depth": 3, "chunk_size": 4}),
+        ((0, 7, 11), {"max_depth": 20}),
+    ],
+)
+def test_pieces_equal_the_whole(edges, options, segment_ids):
+    def pieces(actions, values, edges=edges):
+        tops, state = [], None
+        for a, b in itertools.pairwise(edges):
+            top, state = pointer_stack(
+                actions[:, a:b],
+                values[:, a:b],
+                segment_ids=None if segment_ids is None else segment_ids[:, a:b],
+                initial_state=state,
+                return_state=True,
+                **options,
+            )
+            tops.append(top)
+        return jnp.concatenate(tops, axis=1), state
+
+    def run(attend):
+        def loss(actions, values):
+            top, state = attend(actions, values)
+            return jnp.sin(3.0 * top).sum(), (top, state)
+
+        return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(*strings())
+
+    gradients, (top, state) = run(pieces)
+    whole = functools.partial(by_reference, max_depth=options.get("max_depth"))
+    expected, (wanted, _) = run(lambda *x: (whole(*x, segment_ids=segment_ids), None))
+    np.testing.assert_allclose(top, wanted, atol=1e-5)
+    for got, want in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-4)
+    _, (_, last) = run(lambda *x: pieces(*x, edges=(0, LENGTH)))
+    np.testing.assert_allclose(state.pointer, last.pointer, atol=1e-5)
+    rows = min(state.memory.shape[1], last.memory.shape[1])
+    np.testing.assert_allclose(state.memory[:, :rows], last.memory[:, :rows], atol=1e-5)
+    assert "max_depth" not in options or rows == options["max_depth"] + 1
+
+
 def test_half_precision_and_leading_axes():
     actions, values = strings(dtype=jnp.bfloat16)
     got = pointer_stack(actions[None], values[None])[0]
@@ -110,3 +162,8 @@ def test_wrong_use_is_named():
         pointer_stack(actions, values, max_depth=0)
     with pytest.raises(ValueError, match="`segment_ids` shape should be"):
         pointer_stack(actions, values, segment_ids=jnp.zeros(4, int))
+    state = init_pointer_state((3,), 4, 5)
+    with pytest.raises(ValueError, match=r"`initial_state.memory` shape .* \(3, H"):
+        pointer_stack(actions, values[..., :2], initial_state=state)
+    with pytest.raises(ValueError, match=r"`initial_state` .* `max_depth` \(3\)"):
+        pointer_stack(actions, values, initial_state=state, max_depth=3)

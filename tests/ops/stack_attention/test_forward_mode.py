@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kernel_checks import every_form, random_inputs
 
-from stackformer import stack_attention
+from stackformer import stack_attention, stack_attention_weights
 
 # Their gradients are written by hand, in reverse mode.
 REVERSE_ONLY = ("scan", "chunkwise", "pallas")
@@ -51,7 +51,8 @@ def test_forward_mode_or_the_form_that_has_it(form):
     if form["implementation"] in REVERSE_ONLY:
         with pytest.raises(TypeError, match="forward-mode"):
             jax.jvp(function, point, direction)
-        assert 'implementation="recurrent"' in (stack_attention.__doc__ or "")
+        for attend in (stack_attention, stack_attention_weights):
+            assert 'implementation="recurrent"' in (attend.__doc__ or "")
         return
     gradient = jax.jit(jax.grad(function, (0, 1)))(*point)
     expected = sum(jnp.vdot(g, d) for g, d in zip(gradient, direction, strict=True))
@@ -62,3 +63,12 @@ def test_forward_mode_or_the_form_that_has_it(form):
     forward = jax.jit(jax.jacfwd(function, (0, 1)))(*point)
     for got, wanted in zip(forward, gradient, strict=True):
         np.testing.assert_allclose(got, wanted, atol=1e-4)
+    # alpha's own derivative, against that of the loss through alpha @ values.
+    logits, values = point
+
+    def tops(logits):
+        alpha = stack_attention_weights(jax.nn.softmax(logits), **form)
+        return jnp.sum(jnp.sin(3.0 * (alpha @ values)))
+
+    _, tangent = jax.jit(lambda p, d: jax.jvp(tops, (p,), (d,)))(logits, direction[0])
+    np.testing.assert_allclose(tangent, jnp.vdot(gradient[0], direction[0]), rtol=1e-4)

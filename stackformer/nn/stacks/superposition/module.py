@@ -10,7 +10,7 @@ from flax import nnx
 
 from stackformer import ops
 from stackformer.checks import check_features
-from stackformer.nn.stacks.base import StackOutput, check_hidden
+from stackformer.nn.stacks.base import StackOutput, check_hidden, check_no_alpha
 from stackformer.nn.stacks.sampling import Sampling, choose_actions
 from stackformer.nn.stacks.superposition.config import (
     SuperpositionConfig,
@@ -163,11 +163,7 @@ class StackAttention(DecodingStack):
         """
         check_hidden(self.features, h, mask, segment_ids)
         stateful = return_state or initial_state is not None
-        if stateful and (return_weights or weights is not None):
-            raise ValueError(
-                "`initial_state` and `return_state` should be left out where alpha is "
-                "given or asked for: alpha is of one whole string."
-            )
+        check_no_alpha(stateful, return_weights or weights is not None)
         if weights is not None:
             self._check_weights(h, weights, actions, mask, segment_ids)
             return StackOutput(top=self._read(weights, h), weights=weights)

@@ -1,118 +1,37 @@
 """The stack of frames as a Flax module: a pop that returns a value."""
 
-import dataclasses
+import functools
 import math
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer.checks import check_choice, check_features, check_positive
-from stackformer.nn.feed_forward import layer_norm, linear_init
+from stackformer.checks import check_features
+from stackformer.nn.feed_forward import Product, layer_norm, linear_init
 from stackformer.nn.stacks.base import (
     Decoding,
-    LayerOptions,
     Stack,
-    StackConfig,
     StackOutput,
     check_hidden,
+    check_no_alpha,
 )
-from stackformer.nn.stacks.sampling import (
-    SAMPLINGS,
-    Sampling,
-    choose_actions,
-    noop_outside,
-)
+from stackformer.nn.stacks.frames.config import FramesConfig
+from stackformer.nn.stacks.sampling import choose_actions, noop_outside
 from stackformer.ops.frames import (
+    FrameState,
     frame_step,
     init_frame_state,
+    open_frames,
     stack_of_frames,
 )
 from stackformer.ops.stack_attention.api import StackAction
 
 Array = jax.Array
-ACTIONS_FROM = ("answers", "strings")
 # F learns rules about items, so items should move slowly beside F: under Adam a kernel
 # that is s times as large, in front of 1 / s, moves s times as slowly.
 _SLOW = 8.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FramesConfig(StackConfig):
-    """Options of `FrameStack`.
-
-    Attributes:
-      items: K, the items that a frame keeps, the newest.
-      item_features: numbers of an item.
-      hidden: features of the two hidden layers of F, the network that closes a frame.
-      noise: deviation of the normal noise on what F says before its tanh, while
-        training: values that survive it are nearly binary, so that they do not drift
-        however deep brackets are nested.
-      sampling: of the actions, see `choose_actions`.
-      actions_from: what teaches the actions. "answers": the gradient of the readings,
-        through a mixture of stacks. "strings": losses on the action logits alone
-        (`models.balance_loss`, `models.action_loss`), which move the action head and
-        nothing before it; the stack is then always a plain one of the most probable
-        actions, which costs a fraction.
-
-    Example:
-      >>> FramesConfig(items=4).make(16, rngs=nnx.Rngs(0)).config.items
-      4
-    """
-
-    name: ClassVar[str] = "frames"
-
-    items: int = 6
-    item_features: int = 32
-    hidden: int = 256
-    noise: float = 0.0
-    sampling: Sampling = "gumbel"
-    actions_from: str = "answers"
-
-    def __post_init__(self):
-        check_positive(self, "items", "item_features", "hidden")
-        check_choice("sampling", self.sampling, SAMPLINGS)
-        check_choice("actions_from", self.actions_from, ACTIONS_FROM)
-        if self.noise < 0.0:
-            raise ValueError(f"`noise` should be at least 0, but got {self.noise}.")
-
-    def make(self, features: int, **options: Unpack[LayerOptions]) -> "FrameStack":
-        """The module for hidden states of `features` numbers."""
-        return FrameStack(features, config=self, **options)
-
-
-class Product(nnx.Module):
-    """A hidden layer of products, LN(W x + b) * LN(U x + c).
-
-    A product of two linear maps says how two items of a frame combine, as in a table of
-    addition or multiplication; sums and ReLU need many more units and steps for it.
-
-    Example:
-      >>> Product(8, 16, rngs=nnx.Rngs(0))(jnp.ones((2, 8))).shape
-      (2, 16)
-    """
-
-    def __init__(
-        self,
-        features: int,
-        hidden: int,
-        *,
-        dtype: jax.typing.DTypeLike | None = None,
-        param_dtype: jax.typing.DTypeLike = jnp.float32,
-        kernel_init: nnx.Initializer | None = None,
-        rngs: nnx.Rngs,
-    ):
-        options: dict[str, Any] = dict(dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        kernel_init = kernel_init or linear_init()
-        self.both = nnx.Linear(features, 2 * hidden, kernel_init=kernel_init, **options)
-        self.norm = layer_norm(hidden, **options)
-        self.gate_norm = layer_norm(hidden, **options)
-
-    def __call__(self, x: Array) -> Array:
-        """Shape (..., features) to (..., hidden)."""
-        value, gate = jnp.split(self.both(x), 2, axis=-1)
-        return self.norm(value) * self.gate_norm(gate)
 
 
 class FrameStack(Stack):
@@ -203,16 +122,30 @@ class FrameStack(Stack):
         rngs: nnx.Rngs | None = None,
         hard: bool | Array = False,
         return_weights: bool = False,
+        initial_state: FrameState | None = None,
+        return_state: bool = False,
         at: Array | None = None,
     ) -> StackOutput:
         """Reads the current frame at every position; see `Stack`.
 
-        With `at`, positions of shape (B, M), `top` has these alone.
-
         `StackOutput.weights` says which positions are in the current frame; the
         position of a pop stands for the value of the frame that it closed.
+
+        Args:
+          initial_state: what an earlier piece of a long string left, the `state` that
+            its call returned: h goes on with it, position 0 is no bottom.
+          return_state: fill in `StackOutput.state`. It goes without `mask`, as a padded
+            position would be an item of a frame.
+          at: positions of shape (B, M); `top` has these alone.
         """
         check_hidden(self.features, h, mask, segment_ids)
+        stateful = return_state or initial_state is not None
+        check_no_alpha(stateful, return_weights)
+        if return_state and mask is not None:
+            raise ValueError(
+                "`mask` should be None with `return_state`, as a padded position would "
+                "be an item of a frame; cut the piece where its strings end."
+            )
         if actions is not None and actions.shape != (*h.shape[:-1], len(StackAction)):
             raise ValueError(
                 f"`actions` shape should be {(*h.shape[:-1], len(StackAction))}, but "
@@ -232,9 +165,10 @@ class FrameStack(Stack):
         options: dict[str, Any] = dict(
             num_items=self.config.items, segment_ids=segment_ids
         )
-        if plain:
+        if plain and not stateful:
             options["implementation"] = "by_pops"
-        frames = stack_of_frames(
+        read = functools.partial(
+            stack_of_frames,
             actions,
             self.items(h),
             self.close if noise is None else self._close_noisy,
@@ -242,14 +176,22 @@ class FrameStack(Stack):
             at=at,
             **options,
         )
-        weights = None
+        weights = state = None
+        if stateful:
+            frames, state = read(initial_state=initial_state, return_state=True)
+        else:
+            frames = read()
         if return_weights:
             eye = jnp.eye(h.shape[-2], dtype=jnp.float32)
             positions = jnp.broadcast_to(eye, (*h.shape[:-1], h.shape[-2]))
             members = stack_of_frames(actions, positions, lambda _, at: at, **options)
             weights = jnp.sum(members, axis=-2)
         return StackOutput(
-            top=self._read(frames), weights=weights, actions=actions, logits=logits
+            top=self._read(frames),
+            weights=weights,
+            actions=actions,
+            logits=logits,
+            state=state if return_state else None,
         )
 
     def items(self, h: Array) -> Array:
@@ -290,6 +232,36 @@ class FrameStack(Stack):
             state.memory, actions, self.items(h), h[..., :1], self.close
         )
         return Decoding(frames, state.hard), self._read(frame)
+
+    def prefill(
+        self, state: Decoding, h: Array, length: int | Array
+    ) -> tuple[Decoding, Array]:
+        """Reads a prompt; see `Stack`. With certain actions F runs at pops alone, and
+        no gradient flows into the actions; with mixed ones it is step by step.
+        """
+        plain = self.config.actions_from == "strings"
+        if not (state.hard or plain or self.config.sampling != "soft"):
+            return super().prefill(state, h, length)
+        actions = self._choose(self.action_logits(h), None, state.hard)
+        frames = stack_of_frames(
+            actions,
+            self.items(h),
+            self.close,
+            closing=h[..., :1],
+            num_items=self.config.items,
+            implementation="by_pops",
+        )
+        depth, last = state.memory.full.shape[-1], jnp.asarray(length) - 1
+        places, there = open_frames(actions, last, depth=depth)
+        full = there.astype(frames.dtype)
+        stack = jnp.take_along_axis(frames, places[..., None, None], axis=-3)
+        new = FrameState(
+            frame=jax.lax.dynamic_index_in_dim(frames, last, -3, keepdims=False),
+            stack=full[..., None, None] * stack,
+            full=full,
+        )
+        new = jax.tree.map(lambda x, old: x.astype(old.dtype), new, state.memory)
+        return Decoding(new, state.hard), self._read(frames)
 
     def _choose(self, logits: Array, rngs: nnx.Rngs | None, hard: bool | Array):
         if self.config.actions_from == "strings":
