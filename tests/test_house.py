@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import stackformer
 
@@ -71,3 +72,21 @@ def test_errors_have_one_wording():
             flag = flag and path.parts[0] != "commands"
             wrong += [f"{path}: {words}"] * (old or flag)
     assert not wrong
+
+
+def test_docstrings_have_one_indent():
+    """What stands under `Args:` and its kin is two columns further in."""
+    section = re.compile(
+        r"^( *)(?:Args|Attributes|Returns|Raises|Example):\n( *)\S", re.MULTILINE
+    )
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    seen, wrong = 0, []
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, kinds):
+                text = ast.get_docstring(node, clean=False) or ""
+                for found in section.finditer(text):
+                    seen += 1
+                    if len(found[2]) != len(found[1]) + 2:
+                        wrong.append(f"{path}: {found[0]!r}")
+    assert seen > 300 and not wrong

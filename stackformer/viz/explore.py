@@ -1,5 +1,7 @@
 """The stack explorer: one self-contained page that replays a string on a soft stack."""
 
+from __future__ import annotations
+
 import html
 import json
 import os

@@ -1,5 +1,7 @@
 """Stack attention maps and action probabilities as matplotlib figures."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,6 +93,28 @@ def test_load_run(finished):
         load_run(out, seed=7)
     with pytest.raises(training.UserError, match=r"config\.json does not exist"):
         load_run(out / "nowhere")
+
+
+def test_loading_and_predicting_is_silent(finished, recwarn, caplog, capfd):
+    out, _ = finished
+    answers = load_run(out).predict(["ab", "bba"])
+    assert [len(answer) for answer in answers] == [2, 3]
+    assert not recwarn.list and not caplog.records
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_finished_run_goes_on_with_more_steps(
+    finished, tmp_path, monkeypatch, capsys
+):
+    out, flags = finished
+    shutil.copytree(out, tmp_path / "run")
+    flags = (*flags[:-1], f"--out={tmp_path / 'run'}", "--steps=25")
+    code, shown, errors = command(monkeypatch, capsys, *flags)
+    assert code == 0 and "going on from step 20 of 25" in shown + errors
+    steps = [
+        json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").open()
+    ]
+    assert steps == [5, 10, 15, 20, 25]
 
 
 def test_eval_only_goes_further_with_the_same_strings(finished, monkeypatch, capsys):

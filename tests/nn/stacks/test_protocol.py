@@ -104,11 +104,14 @@ def test_trains_and_decodes_in_every_transformer(make, kind):
     assert all(np.isfinite(leaf).all() for leaf in moved)
     assert any(np.any(leaf != 0.0) for leaf in moved)
 
-    trained = nnx.merge(graph, params)
-    whole = trained(tokens)
-    cache = trained.init_cache(2, 6)
+    @jax.jit
+    def decode(params, cache, token):
+        return nnx.merge(graph, params).decode_step(cache, token)
+
+    whole = jax.jit(lambda params: nnx.merge(graph, params)(tokens))(params)
+    cache = nnx.merge(graph, params).init_cache(2, 6)
     for i in range(6):
-        cache, logits = trained.decode_step(cache, tokens[:, i])
+        cache, logits = decode(params, cache, tokens[:, i])
         np.testing.assert_allclose(logits, whole[:, i], atol=2e-4)
 
 
