@@ -68,7 +68,7 @@ def run_layers(
     layers = [nnx.split(block) for block in blocks]
     keys: list[Any] = [None] * len(blocks)
     if key is not None:
-        # At once: one after another they are a tenth of what XLA compiles.
+        # At once: XLA writes out the hash of every single one.
         keys = list(jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(keys))))
 
     def run(graphdef, at, state, h, key, actions):

@@ -70,20 +70,20 @@ def test_language_models_too(kind):
 
 
 def test_the_program_does_not_grow_with_depth():
-    def lines(layers):
+    def operations(layers):
         small = SMALL | {"num_layers": layers}
         config = TransformerConfig(
-            vocab_size=6, output_size=2, scan_layers=True, **small
+            vocab_size=6, output_size=2, scan_layers=True, dropout=0.1, **small
         )
         graph, state = nnx.split(StackTransformer(config, rngs=nnx.Rngs(0)))
 
         def forward(state):
-            return nnx.merge(graph, state)(TOKENS)
+            return nnx.merge(graph, state)(TOKENS, rngs=nnx.Rngs(dropout=3))
 
         text = str(jax.make_jaxpr(forward)(state))
-        return text.count("dot_general")
+        return [text.count(name) for name in ("dot_general", "random_fold_in")]
 
-    assert lines(2) == lines(6)
+    assert operations(2) == operations(6)
 
 
 def test_how_it_runs_is_not_what_it_is():
