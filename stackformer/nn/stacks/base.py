@@ -47,7 +47,8 @@ class Stack(nnx.Module):
 
     Position 0, and the first position of every segment, is the bottom: put a BOS token
     there. A subclass is one file here, one in `ops/`, and a line in the registry
-    (`stackformer.nn.stacks.STACKS`).
+    (`stackformer.nn.stacks.STACKS`). All here but the nondeterministic one also read
+    long strings in pieces: `initial_state`, `return_state`.
     """
 
     def __call__(

@@ -24,6 +24,6 @@ def test_every_form_on_explicit_axes_and_in_shard_map():
     form, way, message = rows.pop()
     assert (form, way) == ("None", "positions split")
     assert "`values` should be sharded along its leading axes" in message
-    assert len(rows) >= 6 * 5 - 1
+    assert len(rows) >= 42
     wrong = [row for row in rows if isinstance(row[2], str) or row[2] > 1e-5]
     assert not wrong
