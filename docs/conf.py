@@ -55,12 +55,12 @@ def keep_layout(app, what, name, obj, options, lines: list[str]) -> None:
 
 
 def real_signature(app, what, name, obj, options, signature, returns):
-    """NNX's metaclass hides what a module takes."""
-    if what != "class" or signature != "(*args, **kwargs)":
-        return None
-    parameters = list(inspect.signature(obj.__init__).parameters.values())[1:]
-    plain = [one.replace(annotation=one.empty) for one in parameters]
-    return str(inspect.Signature(plain)), returns
+    """NNX's metaclass hides what a module takes; functions are shown by their names."""
+    if what == "class" and signature == "(*args, **kwargs)":
+        parameters = list(inspect.signature(obj.__init__).parameters.values())[1:]
+        plain = [one.replace(annotation=one.empty) for one in parameters]
+        signature = str(inspect.Signature(plain))
+    return signature and generate.without_addresses(signature), returns
 
 
 def setup(app) -> None:

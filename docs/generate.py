@@ -58,6 +58,10 @@ LIVE = {"rs": "abbaab", "ma": "((3*(1+4))-(2+(-3)))"}
 _LINK = re.compile(
     r"(?<!!)\[([^][]+|\*\*[^][]+\*\*)\]\((?!\w+:)([^()#\s]+)(#[^()\s]*)?\)"
 )
+_OBJECT = re.compile(
+    r"<(?:function|class|object|bound method) '?([\w.]+?)(?:\.<\w+>[\w.<>]*)?'?"
+    r"(?: at 0x\w+)?>"
+)
 _PICTURE = re.compile(r"!\[([^][]*)\]\((?!\w+:)([^()\s]+)\)")
 
 
@@ -84,10 +88,20 @@ def write_api(folder: Path) -> None:
             elif callable(value) and hasattr(value, "__module__"):
                 lines += [f".. autofunction:: {package}.{name}", *again, ""]
             else:
-                lines += [f".. py:data:: {package}.{name}", f"   :value: {value!r}"]
+                shown = without_addresses(repr(value))
+                lines += [f".. py:data:: {package}.{name}", f"   :value: {shown}"]
                 lines += [*again, ""]
             seen.add(id(value))
         (folder / f"{package}.rst").write_text("\n".join(lines), encoding="utf-8")
+
+
+def without_addresses(text: str) -> str:
+    """Functions and types in a text by their names alone.
+
+    >>> without_addresses("(f=<function init.<locals>.g at 0x7f>, d=<class 'a.b'>)")
+    '(f=init, d=a.b)'
+    """
+    return _OBJECT.sub(r"\1", text)
 
 
 def copy_texts(site: Path) -> None:
@@ -97,7 +111,10 @@ def copy_texts(site: Path) -> None:
     for source, target in TEXTS.items():
         text = with_links((ROOT / source).read_text(encoding="utf-8"), source, site)
         if target == "results/index.md":
-            text += _contents("table1", "table2", "table3", "curriculum", "lm")
+            text += _contents(
+                *("table1", "table2", "table3"),
+                *("Table 1, short strings first <curriculum>", "lm"),
+            )
         (site / target).parent.mkdir(exist_ok=True)
         (site / target).write_text(text, encoding="utf-8")
     pages = [Path(name).stem for name in TEXTS.values() if name.startswith("inside/")]

@@ -1,6 +1,7 @@
 """README.md, followed from top to bottom as a new user would."""
 
 import importlib
+import json
 import re
 import shlex
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stackformer.commands import cli
+from stackformer.commands import cli, dcf
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -89,6 +90,17 @@ def run(words: list[str], monkeypatch, capsys) -> str:
     for path in re.findall(r"^wrote (\S+)$", captured.out, flags=re.M):
         assert Path(path).exists(), path
     return captured.out
+
+
+def test_what_the_first_command_prints_was_measured():
+    """Seed 0 of the recorded run, which trained five seeds at once."""
+    folder = ROOT / "experiments/results/ours/RS-hard-mlm"
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    results["runs"] = [run for run in results["runs"] if run["seed"] == 0]
+    results["mean"] = results["runs"][0]["score"]
+    results["mean_hard"] = results["runs"][0]["score_hard"]
+    printed = dcf.report({**results, "file": "results.json"}, folder)
+    assert printed.rpartition("\nin ")[0] in TEXT
 
 
 def test_every_link_leads_to_a_file():
