@@ -125,9 +125,15 @@ def test_choice_by_shape_and_its_table():
     assert chosen(81, 64, chunk_size=8).options.chunk_size == 8
     assert chosen(81, 64, chunk_size=8).implementation == "chunkwise"
     assert chosen(2049, 64, max_depth=20).options.chunk_size == 10
+    # Values of few features in chunks where alpha, or what begins with it, is scanned.
+    assert chosen(96, 64).implementation == "scan"
+    assert chosen(97, 64).implementation == "chunkwise"
+    assert chosen(129, None).implementation == "scan"
+    assert chosen(130, None).implementation == "chunkwise"
     assert chosen(129, 768).through_weights
+    assert chosen(129, 768).implementation == "scan"
     named = chosen(65, 64, implementation="chunkwise")
-    assert named.options.chunk_size == 16
+    assert named.options.chunk_size == 8
     table = ops.describe_dispatch("cpu")
     for row in ("max_pops > 1", "max_depth = H", "otherwise"):
         assert row in table
