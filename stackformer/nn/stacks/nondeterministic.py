@@ -72,8 +72,8 @@ class NondeterministicStack(Stack):
     the other stacks here; its transitions are ignored.
 
     The runs are not followed one by one (`ops.nondeterministic`), but time is cubic in
-    the length, O(T^3 Q^3 S^2), and memory quadratic, O(T^2 Q^2 S^2) for every string. What a later
-    position may need is a row for every position before, so that there is no state for
+    the length, O(T^3 Q^3 S^2), and memory quadratic, O(T^2 Q^2 S^2) for every string.
+    A later position may need a row of every position before: there is no state for
     pieces of a string, and a prompt is read step by step.
 
     Args:
