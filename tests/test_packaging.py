@@ -1,5 +1,6 @@
 """Names, what is imported, and what the source distribution holds."""
 
+import ast
 import pathlib
 import subprocess
 import sys
@@ -75,3 +76,29 @@ def test_no_module_needs_what_windows_lacks():
         "stackformer.commands.tables.command"
     )
     assert done.returncode == 0, done.stderr
+
+
+def text_without_encoding(path: pathlib.Path) -> list[str]:
+    """Calls that read or write text as the machine's locale has it."""
+    found = []
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call):
+            continue
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        given = {keyword.arg for keyword in call.keywords}
+        binary = any(
+            isinstance(x, ast.Constant) and isinstance(x.value, str) and "b" in x.value
+            for x in call.args[:2]
+        )
+        opens = name in ("read_text", "write_text", "open", "fdopen") and not binary
+        own = isinstance(call.func, ast.Name) and name == "write_text"
+        runs = given >= {"capture_output", "text"}
+        if ((opens and not own) or runs) and "encoding" not in given:
+            found.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    return found
+
+
+def test_text_is_utf_8_everywhere():
+    """Elsewhere the locale decides: cp1252 on Windows."""
+    paths = [*(ROOT / "stackformer").rglob("*.py"), *(ROOT / "docs").glob("*.py")]
+    assert [x for path in paths for x in text_without_encoding(path)] == []

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -41,6 +42,8 @@ def add_fields(
         kind = typing.get_origin(inner) or inner
         choices = [x for x in field.metadata.get("choices") or () if x not in without]
         options: dict[str, Any] = {"type": _TYPES.get(kind, str)}
+        if kind is int and field.metadata.get("least") == 0:
+            options["type"] = cli.count
         if choices:
             options["choices"] = choices
         elif kind is dict:
@@ -75,15 +78,17 @@ def folder_of(parts: Iterable[str], given: Mapping[str, Any]) -> str:
 
     >>> folder_of(["RS", "mlm"], {"steps": 5, "seeds": (0, 1)})
     'RS-mlm-steps5-seeds0_1'
+    >>> folder_of(["tasks/mine.py:Mine"], {"curriculum": "fixed:3"})  # on any system
+    'mine.py_Mine-curriculumfixed_3'
     """
-    names = list(parts)
+    names = [Path(part).name for part in parts]
     for name, value in given.items():
         if isinstance(value, tuple):
             value = "_".join(map(str, value))
         elif isinstance(value, dict):
             value = "_".join(f"{key}{x}" for key, x in value.items())
-        names.append(name if value is True else f"{name}{value}".replace(":", "_"))
-    return "-".join(names)
+        names.append(name if value is True else f"{name}{value}")
+    return re.sub(r"[^\w.+-]+", "_", "-".join(names))
 
 
 def add_run_flags(parser: argparse.ArgumentParser, *, out: str, keep: int) -> Group:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from stackformer.commands import cli, dcf
-from stackformer.problems.dcf import evaluation
+from stackformer.problems.dcf import evaluation, shipping
 from stackformer.training.checkpoints import Checkpoints, stamp
 from stackformer.training.errors import UserError
 from stackformer.training.records import RunFolder
@@ -87,6 +87,17 @@ def test_deleted_checkpoints_are_trained_and_their_results_checked(copy, measure
     shutil.rmtree(copy / "checkpoints")
     right = score(copy)
     assert run(copy, "--task=RS") == 0 and score(copy) == right
+
+
+def test_only_what_was_measured_is_shipped(copy, tmp_path):
+    path = tmp_path / "shipped.safetensors"
+    about = shipping.save(copy, path, seed=0, commit="abc")
+    assert path.exists() and about["scores"]["score"] == score(copy)
+    results = json.loads((copy / "results.json").read_text())
+    results["fingerprint"]["step"] = 4
+    (copy / "results.json").write_text(json.dumps(results))
+    with pytest.raises(UserError, match="should be of the newest checkpoint, at step"):
+        shipping.save(copy, path, seed=0, commit="abc")
 
 
 def test_a_stamp_is_of_configuration_step_and_parameters():

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import stackformer
 from stackformer.problems.dcf import shipped, shipping
@@ -37,3 +38,22 @@ def test_arithmetic_by_hand():
 def test_unknown_names_are_one_line():
     with pytest.raises(UserError, match=r"`name` should be one of .*rs.*nothing"):
         stackformer.load("nothing")
+
+
+def test_another_seed_is_refused():
+    seed = shipping.facts("rs")["seed"]
+    assert stackformer.load("rs", seed).predict("ab") == "ba"
+    with pytest.raises(UserError, match=f"rs is of the seed {seed}, not 99"):
+        stackformer.load("rs", 99)
+
+
+def test_a_damaged_file_is_one_line(tmp_path, monkeypatch):
+    whole = (shipping.folder() / "rs.safetensors").read_bytes()
+    monkeypatch.setattr(shipping, "folder", lambda: tmp_path)
+    for content in (b"", b"abc", whole[:1000], whole[:-4]):
+        (tmp_path / "rs.safetensors").write_bytes(content)
+        with pytest.raises(UserError, match=r"rs\.safetensors is damaged"):
+            stackformer.load("rs")
+    save_file({"x": np.ones(2)}, tmp_path / "rs.safetensors")
+    with pytest.raises(UserError, match=r"rs\.safetensors is damaged"):
+        stackformer.load("rs")

@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         plot.draw(record["kernel"]["shapes"], args.out / "kernel.png")
         if rows := record["kernel"]["dispatch"]:
             table = {jax.default_backend(): rows}
-            (args.out / "dispatch.json").write_text(json.dumps(table, indent=1) + "\n")
+            write_text(args.out / "dispatch.json", json.dumps(table, indent=1) + "\n")
             print(f"\nwhat the dispatch table should say here:\n{json.dumps(table)}")
             print(f"to use it: STACKFORMER_DISPATCH={args.out / 'dispatch.json'}")
     if "train" in parts:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer import models, tasks
+from stackformer import models
 from stackformer.ops import stack_attention
 from stackformer.ops.stack_attention.form import Options
 from stackformer.ops.stack_attention.forms import FORMS
@@ -128,7 +128,7 @@ def decoding(
     def build(key: jax.Array) -> Any:
         return models.build(
             config.model,
-            tasks.get(config.task),
+            task_named(config.task),
             config.model_config,
             mode="alm",
             stack=config.stack,

@@ -150,7 +150,8 @@ def save_pretrained(
     tensors |= {hf_names.OURS + path: array for path, array in flat.items()}
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     config = written_config(model.config)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    text = json.dumps(config, indent=2) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
         tokenizer.model.save(str(folder))
@@ -163,7 +164,7 @@ def _path(path: tuple) -> str:
 def _read_tensors(folder: pathlib.Path) -> Weights:
     files = [folder / WEIGHTS_FILE]
     if (folder / _INDEX).is_file():
-        index = json.loads((folder / _INDEX).read_text())["weight_map"]
+        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
         files = [
             folder / pathlib.Path(name).name for name in sorted(set(index.values()))
         ]

@@ -7,7 +7,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer.checks import check_choice, check_features, check_positive
+from stackformer.checks import (
+    check_choice,
+    check_features,
+    check_positive,
+    check_types,
+)
 from stackformer.nn.feed_forward import linear_init
 from stackformer.nn.stacks.base import (
     Decoding,
@@ -55,6 +60,7 @@ class PointerConfig(StackConfig):
     sampling: Sampling = "soft"
 
     def __post_init__(self):
+        check_types(self)
         check_choice("sampling", self.sampling, SAMPLINGS)
         check_positive(self, "max_depth")
 

@@ -64,7 +64,7 @@ def table_of_user(backend: str) -> tuple[Row, ...] | None:
 def read_table(path: str) -> dict[str, tuple[Row, ...]]:
     """Reads such a file."""
     try:
-        content = json.loads(Path(path).read_text())
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
         tables = {
             backend: tuple(Row(**{"longest": None, **row}) for row in rows)
             for backend, rows in content.items()

@@ -17,8 +17,11 @@ from flax import nnx
 from stackformer.extras import require
 from stackformer.problems.dcf.config import DCFConfig, task_named
 from stackformer.problems.dcf.problem import make_problem
-from stackformer.problems.dcf.trained import TrainedModel, load_run
+from stackformer.problems.dcf.trained import TrainedModel, load_config, load_run
+from stackformer.training.checkpoints import stamp
 from stackformer.training.errors import UserError
+from stackformer.training.loading import load_model, load_parameters
+from stackformer.training.mesh import Placement
 from stackformer.training.records import read_json
 
 _SUFFIX = ".safetensors"
@@ -41,7 +44,8 @@ def load(name: str | Path, seed: int | None = None) -> TrainedModel:
     Args:
       name: "rs", "sm", "ma", "se", or with "-alm" behind it (`shipped()` lists what
         there is); or the `--out` of an `experiments.dcf` run.
-      seed: which of the seeds of a run's folder; by default the first.
+      seed: which of the seeds of a run's folder; by default the first. A shipped model
+        has the one that it was trained with.
 
     Example:
       >>> from stackformer.problems.dcf import shipped
@@ -54,8 +58,8 @@ def load(name: str | Path, seed: int | None = None) -> TrainedModel:
         kind = type(name).__name__
         raise TypeError(f"`name` should be a text or a path, but got a {kind}.")
     if str(name) in shipped():
-        return _read(folder() / f"{name}{_SUFFIX}")
-    if not Path(name).is_dir():
+        return _read(folder() / f"{name}{_SUFFIX}", seed)
+    if not str(name) or not Path(name).is_dir():
         raise UserError(
             f"`name` should be one of {', '.join(shipped())}, or the folder of a run, "
             f"but got {str(name)!r}"
@@ -65,17 +69,43 @@ def load(name: str | Path, seed: int | None = None) -> TrainedModel:
 
 def facts(name: str) -> dict[str, Any]:
     """What a shipped model says of itself: configuration, seed, commit, scores."""
-    with require("safetensors").safe_open(
-        folder() / f"{name}{_SUFFIX}", framework="np"
-    ) as file:
-        return json.loads(file.metadata()["stackformer"])
+    return _facts(folder() / f"{name}{_SUFFIX}")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    safetensors = require("safetensors")
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            return json.loads(file.metadata()["stackformer"])
+    except (safetensors.SafetensorError, TypeError, KeyError, ValueError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path} is damaged ({error}); install the package again, or write the file "
+        "with `stackformer ship`"
+    )
 
 
 def save(run: Path | str, path: Path, *, seed: int, commit: str) -> dict[str, Any]:
-    """Writes one seed of a finished run as a file to ship; returns its facts."""
-    model, _, config = load_run(run, seed)
+    """Writes one seed of a finished run as a file to ship; returns its facts.
+
+    Raises:
+      UserError: the run is not finished, or its results are not those of its newest
+        checkpoint.
+    """
+    config = load_config(run)
+    problem = make_problem(config)
+    model = load_model(run, problem, config.seeds, seed)
     written = read_json(Path(run) / "config.json")
     results = read_json(Path(run) / "results.json")
+    params, step = load_parameters(run, problem, config.seeds, Placement.create())
+    if results.get("fingerprint") != stamp(written, step, params):
+        raise UserError(
+            f"{run}/results.json should be of the newest checkpoint, at step {step:,}, "
+            f"but is of step {results.get('steps')}; give the run's command again"
+        )
     (scored,) = (one for one in results["runs"] if one["seed"] == seed)
     about = {
         "config": config.to_json(),
@@ -101,16 +131,23 @@ def _without_folder(command: str) -> str:
     return shlex.join(word for word in words if not word.startswith("--out="))
 
 
-def _read(path: Path) -> TrainedModel:
-    config = DCFConfig.from_json(facts(path.stem)["config"])
-    arrays = require("safetensors.numpy").load_file(path)
-    problem = make_problem(config)
-    abstract = nnx.state(nnx.eval_shape(lambda: problem.init(jax.random.key(0))))
-    state = jax.tree.unflatten(
-        jax.tree.structure(abstract), [arrays[name] for name in _flat(abstract)]
+def _read(path: Path, seed: int | None) -> TrainedModel:
+    about = _facts(path)
+    if seed not in (None, about.get("seed")):
+        raise UserError(f"{path.stem} is of the seed {about.get('seed')}, not {seed}")
+    safetensors = require("safetensors")
+    try:
+        config = DCFConfig.from_json(about["config"])
+        arrays = require("safetensors.numpy").load_file(path)
+        problem = make_problem(config)
+        abstract = nnx.state(nnx.eval_shape(lambda: problem.init(jax.random.key(0))))
+        leaves = [jax.numpy.asarray(arrays[name]) for name in _flat(abstract)]
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise _damaged(path, error) from None
+    state = jax.tree.unflatten(jax.tree.structure(abstract), leaves)
+    return TrainedModel(
+        nnx.merge(problem.graph, state), task_named(config.task), config
     )
-    model = nnx.merge(problem.graph, jax.tree.map(jax.numpy.asarray, state))
-    return TrainedModel(model, task_named(config.task), config)
 
 
 def _flat(state: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from stackformer.checks import check_choice, check_positive
+from stackformer.checks import check_choice, check_positive, check_types
 from stackformer.nn.stacks.base import LayerOptions, StackConfig
 from stackformer.nn.stacks.sampling import SAMPLINGS, Sampling
 
@@ -47,6 +47,7 @@ class FramesConfig(StackConfig):
     actions_from: str = "answers"
 
     def __post_init__(self):
+        check_types(self)
         check_positive(self, "items", "item_features", "hidden")
         check_choice("sampling", self.sampling, SAMPLINGS)
         check_choice("actions_from", self.actions_from, ACTIONS_FROM)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from stackformer.checks import check_choice, check_positive
+from stackformer.checks import check_choice, check_positive, check_types
 from stackformer.nn.stacks.base import LayerOptions, StackConfig
 from stackformer.nn.stacks.sampling import SAMPLINGS, Sampling
 from stackformer.ops.stack_attention.forms import choose
@@ -45,6 +45,7 @@ class SuperpositionConfig(StackConfig):
     value_features: int | None = None
 
     def __post_init__(self):
+        check_types(self)
         names = ("num_stacks", "max_depth", "max_pops", "chunk_size", "value_features")
         check_positive(self, *names)
         check_choice("sampling", self.sampling, SAMPLINGS)
