@@ -15,7 +15,7 @@ from stackformer import models
 from stackformer.ops import stack_attention
 from stackformer.ops.stack_attention.form import Options
 from stackformer.ops.stack_attention.forms import FORMS
-from stackformer.problems.dcf.config import DCFConfig
+from stackformer.problems.dcf.config import DCFConfig, task_named
 from stackformer.problems.dcf.presets import preset_values
 from stackformer.problems.dcf.problem import make_problem
 from stackformer.training.mesh import Placement, parse_mesh
