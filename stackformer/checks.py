@@ -1,7 +1,19 @@
 """Checks of configuration fields: one wording each, "`x` should be …, but got …"."""
 
-from collections.abc import Iterable
+import dataclasses
+import numbers
+import types
+import typing
+from collections.abc import Collection, Iterable
 from typing import Any
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    type(None): "null",
+}
 
 
 def check_positive(config: Any, *names: str) -> None:
@@ -57,3 +69,48 @@ def check_rate(name: str, value: float | None) -> None:
     """Raises ValueError unless the value is a dropout rate."""
     if value is not None and not 0.0 <= value < 1.0:
         raise ValueError(f"`{name}` should be at least 0 and below 1, but got {value}.")
+
+
+def check_types(config: Any) -> None:
+    """Raises ValueError where a field of a dataclass is not of its type.
+
+    >>> import dataclasses
+    >>> check_types(dataclasses.make_dataclass("C", [("k", int | None)])("x"))
+    Traceback (most recent call last):
+    ValueError: `k` should be a whole number or null, but got 'x'.
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, hint = getattr(config, field.name), hints[field.name]
+        if not _fits(value, hint):
+            raise ValueError(
+                f"`{field.name}` should be {_in_words(hint)}, but got {value!r}."
+            )
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kind, args = typing.get_origin(hint), typing.get_args(hint)
+    if kind in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in args)
+    if kind is tuple:
+        listed = isinstance(value, Collection) and not isinstance(value, str)
+        return listed and all(_fits(x, args[0]) for x in value)
+    if kind is typing.Literal:
+        return value in args
+    if hint not in _WORDS:
+        return True
+    if isinstance(value, bool):
+        return hint is bool
+    of = {int: numbers.Integral, float: numbers.Real}
+    return isinstance(value, of.get(hint, hint))
+
+
+def _in_words(hint: Any) -> str:
+    kind, args = typing.get_origin(hint), typing.get_args(hint)
+    if kind in (typing.Union, types.UnionType):
+        return " or ".join(map(_in_words, args))
+    if kind is tuple:
+        return "a list such as [0,2]"
+    if kind is typing.Literal:
+        return f"one of {', '.join(map(str, args))}"
+    return _WORDS.get(hint, str(hint))

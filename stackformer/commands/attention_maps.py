@@ -9,6 +9,7 @@ folder. The most probable actions, and the stack that they produce, are printed.
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
 
 import jax
@@ -21,6 +22,7 @@ from stackformer import models, tasks, viz
 from stackformer.commands import cli
 from stackformer.problems.dcf import TrainedModel, load, shipped
 from stackformer.training.errors import UserError
+from stackformer.training.progress import Progress
 from stackformer.viz.explore import MAX_POSITIONS
 
 EXAMPLES = [
@@ -325,15 +327,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command."""
-    flags = make_parser().parse_args(argv)
-    if flags.layers and min(flags.layers) < 1:
-        given = ",".join(map(str, flags.layers))
-        raise UserError(f"--layers counts from 1, got {given}")
-    folder = cli.folder("--save_to", flags.save_to) if flags.save_to else None
-    trained = load(flags.out, flags.seed)
-    model, task, config = trained
+def check_input(flags: argparse.Namespace, trained: TrainedModel) -> np.ndarray:
+    """The string that the flags ask for, or a `UserError` where it cannot be shown."""
+    task, config = trained.task, trained.config
     if config.model not in _MODELS:
         raise UserError(
             f"{flags.out} holds a {config.model}, which has no stack whose top is a "
@@ -354,17 +350,40 @@ def main(argv: list[str] | None = None) -> int:
             f"--html shows up to {MAX_POSITIONS} positions, but the string has "
             f"{positions} with its answer; give a shorter one"
         )
-    record = replay(model, task, inputs, config.mode, hard=flags.actions == "hard")
-    if flags.layers:
-        record = record.only(flags.layers)
-    folder = folder or cli.folder("--save_to, without it --out,", flags.out)
-    if config.stack == "frames":
-        write_frames(frames_of(trained, record), record, folder, page=flags.html)
+    return inputs
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command."""
+    flags = make_parser().parse_args(argv)
+    if flags.layers and min(flags.layers) < 1:
+        given = ",".join(map(str, flags.layers))
+        raise UserError(f"--layers counts from 1, got {given}")
+    folder = cli.folder("--save_to", flags.save_to) if flags.save_to else None
+    with Progress(enabled=sys.stderr.isatty()) as progress:
+        progress.wait_for("reading the model")
+        with cli.naming_flags(flags, name="--out"):
+            trained = load(flags.out, flags.seed)
+        inputs = check_input(flags, trained)
+        progress.wait_for("compiling the model")
+        hard, mode = flags.actions == "hard", trained.config.mode
+        record = replay(trained.model, trained.task, inputs, mode, hard=hard)
+        if flags.layers:
+            record = record.only(flags.layers)
+        folder = folder or cli.folder("--save_to, without it --out,", flags.out)
+        if trained.config.stack == "frames":
+            frames = frames_of(trained, record)
+        else:
+            frames = None
+            progress.wait_for("drawing")
+            figure = record.plot()
+            for name in ("stack_attention.png", "stack_attention.svg"):
+                figure.savefig(folder / name, dpi=150)
+    if frames is not None:
+        write_frames(frames, record, folder, page=flags.html)
         return 0
     print(record.describe(), end="\n\n")
-    figure = record.plot()
     for name in ("stack_attention.png", "stack_attention.svg"):
-        figure.savefig(folder / name, dpi=150)
         print(f"wrote {folder / name}")
     if flags.html:
         print(f"wrote {record.explore().save(folder / 'stack_explorer.html')}")

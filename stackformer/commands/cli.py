@@ -41,6 +41,18 @@ def command_line(name: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
+        # `--out=$UNSET` is a mistake, not the default.
+        for word in sys.argv[1:] if args is None else args:
+            if word == "--":
+                break
+            if re.fullmatch(r"--\w+=\s*", word):
+                name = word.partition("=")[0]
+                self.error(f"argument {name}: expected a value, but got an empty one")
+        return super().parse_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
@@ -70,10 +82,17 @@ def flag_of(field: str) -> str:
 
 
 @contextlib.contextmanager
-def naming_flags(args: argparse.Namespace) -> Iterator[None]:
-    """Within, an error about `field` says --field, where there is such a flag."""
+def naming_flags(args: argparse.Namespace, **others: str) -> Iterator[None]:
+    """Within, an error about `field` says --field, where there is such a flag.
+
+    Args:
+      args: the flags.
+      others: what to say of other names.
+    """
 
     def flag(match: re.Match) -> str:
+        if match[1] in others:
+            return others[match[1]]
         return flag_of(match[1]) if hasattr(args, match[1]) else match[0]
 
     try:
@@ -159,9 +178,11 @@ def assignments(text: str) -> dict[str, Any]:
 
     >>> assignments("d_model=32,positions=rotary")
     {'d_model': 32, 'positions': 'rotary'}
+    >>> assignments("stack_layers=[0,2],d_model=32")
+    {'stack_layers': [0, 2], 'd_model': 32}
     """
     result = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, re.split(r",(?![^[]*\])", text)):
         name, equals, value = part.partition("=")
         if not equals or not name.isidentifier():
             raise argparse.ArgumentTypeError(

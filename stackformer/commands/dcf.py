@@ -61,7 +61,6 @@ def make_parser() -> argparse.ArgumentParser:
     other.add_argument(
         "--actions",
         choices=("soft", "hard"),
-        default="soft",
         help="with --predict: mixed actions, or the most probable ones; default soft",
     )
     other.add_argument(
@@ -108,13 +107,23 @@ def saved_config(args: argparse.Namespace) -> DCFConfig:
         for name in ("test_length", "test_strings")
         if name in given
     }
+    check_same(args, given, config, "--eval_only")
+    return dataclasses.replace(config, **measured)
+
+
+def check_same(
+    args: argparse.Namespace,
+    given: dict[str, Any],
+    config: DCFConfig,
+    flag: str,
+) -> None:
+    """Raises `UserError` where a flag says something else than the run in --out."""
     for name, value in given.items():
         if getattr(config, name) != value:
             raise UserError(
-                f"--eval_only: `{name}` should be that of the run in {args.out}, "
+                f"{flag}: `{name}` should be that of the run in {args.out}, "
                 f"{getattr(config, name)}, but got {value}; leave that flag out"
             )
-    return dataclasses.replace(config, **measured)
 
 
 def report(results: dict[str, Any], out: Path) -> str:
@@ -203,7 +212,11 @@ def answer(args: argparse.Namespace) -> None:
             "--predict needs --out, the folder of a run or the name of a model that "
             f"comes with the package: {', '.join(dcf.shipped())}"
         )
-    trained = dcf.load(args.out, args.seeds[0] if args.seeds else None)
+    with cli.naming_flags(args, name="--out"):
+        trained = dcf.load(args.out, args.seeds[0] if args.seeds else None)
+    given = given_fields(args)
+    given.pop("seeds", None)
+    check_same(args, given, trained.config, "--predict")
     lines = [args.predict]
     if args.predict == "-":
         lines = [line.strip() for line in sys.stdin if line.strip()]
@@ -229,6 +242,8 @@ def main() -> int:
     args = make_parser().parse_args()
     command = cli.command_line("dcf")
     with cli.naming_flags(args):
+        if args.actions is not None and args.predict is None:
+            raise UserError("--actions goes with --predict; --phases is for training")
         flags.keep_programs(args)
         flags.join_processes(args)
         if args.predict is not None:

@@ -48,6 +48,15 @@ def show() -> None:
         print(f"{name:<8} {size:.2f} MiB  seed {facts['seed']}  {scores}")
 
 
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        revision = subprocess.run(command, capture_output=True, encoding="utf-8")
+    except OSError:  # there is no git
+        return "unknown"
+    return revision.stdout.strip() or "unknown"
+
+
 def main() -> int:
     """The command."""
     args = make_parser().parse_args()
@@ -67,11 +76,8 @@ def main() -> int:
         )
     from stackformer.problems.dcf import shipping
 
-    revision = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    )
     path = shipping.folder() / f"{args.name}.safetensors"
-    commit = revision.stdout.strip() or "unknown"
+    commit = _commit()
     shipping.save(Path(args.out), path, seed=args.seed, commit=commit)
     print(f"wrote {path}")
     show()

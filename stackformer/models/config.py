@@ -6,7 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stackformer.checks import check_arrays, check_choice, check_positive, check_rate
+from stackformer.checks import (
+    check_arrays,
+    check_choice,
+    check_positive,
+    check_rate,
+    check_types,
+)
 from stackformer.nn.stacks import (
     StackConfig,
     StackLike,
@@ -54,6 +60,7 @@ class BlocksConfig:
     scan_layers: bool = False
 
     def __post_init__(self):
+        check_types(self)
         object.__setattr__(self, "stack", stack_config(self.stack))
         if self.stack_layers is not None:
             object.__setattr__(self, "stack_layers", tuple(self.stack_layers))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stackformer import ops
-from stackformer.checks import check_arrays, check_choice, check_positive
+from stackformer.checks import check_arrays, check_choice, check_positive, check_types
 from stackformer.models.layers import ReturnAux
 from stackformer.models.outputs import Aux
 from stackformer.nn.cells.controllers import (
@@ -42,6 +42,7 @@ class RecurrentConfig:
     hidden_size: int = 256
 
     def __post_init__(self):
+        check_types(self)
         check_choice("controller", self.controller, CONTROLLER_NAMES)
         check_positive(self, "vocab_size", "output_size", "hidden_size")
 

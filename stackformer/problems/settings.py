@@ -19,6 +19,7 @@ def setting(
     *,
     choices: Collection[str] | None = None,
     least: int = 1,
+    most: float = math.inf,
 ) -> Any:
     """A field of a `RunConfig`.
 
@@ -27,9 +28,10 @@ def setting(
       choices: what a text may be.
       least: the smallest whole number that is allowed; 0 allows a number that is not
         whole to be 0 as well.
+      most: the largest number that is not whole.
     """
     return dataclasses.field(
-        default=default, metadata={"choices": choices, "least": least}
+        default=default, metadata={"choices": choices, "least": least, "most": most}
     )
 
 
@@ -106,10 +108,12 @@ def _expected(field: dataclasses.Field, hint: Any, value: Any) -> str | None:
         return None if fits else f"a whole number of at least {least}"
     if kind is float:
         zero = field.metadata.get("least") == 0
+        most = field.metadata.get("most", math.inf)
         fits = number and math.isfinite(value) and (value > 0 or (zero and value == 0))
-        return (
-            None if fits else f"a finite number {'of at least' if zero else 'above'} 0"
-        )
+        words = f"a finite number {'of at least' if zero else 'above'} 0"
+        if most < math.inf:
+            words += f" and at most {most:g}"
+        return None if fits and value <= most else words
     if kind is str:
         choices = field.metadata.get("choices")
         if choices:

@@ -3,6 +3,7 @@
 import os
 
 from stackformer.training.errors import UserError
+from stackformer.training.problem import Problem
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -31,6 +32,20 @@ def format_bytes(count: float) -> str:
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1
     return f"{count:.1f} {_UNITS[unit]}"
+
+
+def check_parameters(problem: Problem, seeds: int) -> None:
+    """Raises `UserError` where parameters and Adam's two moments do not fit."""
+    import jax
+
+    have, needed = machine_bytes(), 3 * seeds * problem.parameter_bytes
+    # Over several machines they are sharded.
+    if have is not None and needed > have * jax.process_count():
+        raise UserError(
+            "the model should be smaller, or there should be fewer seeds: its "
+            f"parameters and optimizer need at least {format_bytes(needed)}, but there "
+            f"are {format_bytes(have)}"
+        )
 
 
 def refuse_beyond_memory(name: str, value: int, needed: int, what: str) -> None:

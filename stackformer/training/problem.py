@@ -107,6 +107,16 @@ class Problem:
     jit_init: bool = True
 
     @functools.cached_property
+    def _abstract(self) -> tuple[nnx.GraphDef, PyTree]:
+        return nnx.split(nnx.eval_shape(lambda: self.init(jax.random.key(0))))
+
+    @property
     def graph(self) -> nnx.GraphDef:
         """The structure of the model without its numbers."""
-        return nnx.split(nnx.eval_shape(lambda: self.init(jax.random.key(0))))[0]
+        return self._abstract[0]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Memory of the parameters of one seed."""
+        leaves = jax.tree.leaves(self._abstract[1])
+        return sum(x.size * x.dtype.itemsize for x in leaves)

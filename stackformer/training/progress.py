@@ -95,7 +95,7 @@ class Progress:
             with self._lock:
                 self._clear()
                 if self._done:  # an interrupted run says how far it came, too
-                    self._write(self.text(99) + "\n")
+                    self._write(self.text(self._columns()) + "\n")
 
     def say(self, text: str) -> None:
         """Writes a line that stays."""
@@ -164,13 +164,16 @@ class Progress:
         with self._lock:
             if not self._live:
                 if threading.current_thread() is self._thread:
-                    self._write(self.text(99) + "\n")
+                    self._write(self.text(self._columns()) + "\n")
                 return
-            columns = min(80, shutil.get_terminal_size().columns) - 1
+            columns = self._columns()
             self._turn += 1
             line = f"{_SPINNER[self._turn % len(_SPINNER)]} {self.text(columns - 2)}"
             self._write("\r" + line.ljust(self._shown))
             self._shown = len(line)
+
+    def _columns(self) -> int:
+        return min(80, shutil.get_terminal_size().columns) - 1 if self._live else 99
 
     def _clear(self) -> None:
         if self._live and self._shown:

@@ -239,6 +239,13 @@ def test_default_folders_differ_with_the_flags():
     assert len(names) == 4
 
 
+def test_what_may_be_none_can_be_given_as_0():
+    """A preset's warm-up can be taken away again."""
+    flags = ("--task=MA", "--warmup=0", "--balance=0", "--balance_steps=0")
+    config = dcf.make_config(dcf.make_parser().parse_args(flags))
+    assert (config.warmup, config.balance, config.balance_steps) == (0, 0, 0)
+
+
 def test_sigterm_saves_and_says_how_to_go_on(tmp_path):
     flags = ["--task=RS", "--preset=smoke", "--model=rnn", "--steps=1000000"]
     arguments = [sys.executable, "-m", "experiments.dcf", *flags, f"--out={tmp_path}"]

@@ -90,3 +90,14 @@ def test_bucket_edges_end_at_the_longest():
         edges = bucket_edges(longest, 5)
         assert edges[-1] == longest and len(edges) <= 5
         assert list(edges) == sorted(set(edges))
+
+
+def test_no_base_of_the_reverse_exponential_overflows():
+    likely = {}
+    for base in ("1e9", "1e-9", "1.5", "0.9"):
+        curriculum = Curriculum.parse(f"reverse_exponential:{base}", 40)
+        likely[base] = np.asarray(curriculum.probabilities(0))
+        assert likely[base].sum() == pytest.approx(1.0, rel=1e-5), base
+    assert likely["1e9"][-1] > 0.999 and likely["1e-9"][0] > 0.999
+    powers = 0.9 ** np.arange(1, 41)
+    np.testing.assert_allclose(likely["0.9"], powers / powers.sum(), rtol=1e-5)

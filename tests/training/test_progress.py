@@ -29,7 +29,7 @@ def test_a_terminal_sees_a_line_that_moves_and_fits(monkeypatch):
         time.sleep(0.7)
         shown.count("training", 500, 1000, note="loss 0.123", left=75.9)
         time.sleep(0.5)
-        shown.count("training", 1000, 1000)
+        shown.count("training", 1000, 1000, note="loss 0.123, " * 8)
     text = terminal.getvalue()
     drawn = [part for part in text.replace("\n", "\r").split("\r") if part.strip()]
     assert drawn[0] == "going on from step 300 of 1,000"

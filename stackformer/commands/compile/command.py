@@ -9,12 +9,13 @@ compiler. It gives no running times, since nothing ran.
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from stackformer.commands import cli
 from stackformer.commands.compile.targets import TARGETS, devices_of, platform_of
+from stackformer.training.errors import UserError
+from stackformer.training.records import write_json
 
 WHAT = ("kernel", "train", "decode")
 EXAMPLES = [
@@ -27,6 +28,8 @@ EXAMPLES = [
 
 def make_parser() -> argparse.ArgumentParser:
     """The flags."""
+    from stackformer.nn.stacks import STACKS
+
     parser = cli.parser("compile", (__doc__ or "").strip(), EXAMPLES)
     parser.add_argument(
         "--target", required=True, choices=TARGETS, help="what to compile for"
@@ -38,7 +41,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--mode", choices=("mlm", "alm"), default="mlm", help="train; default mlm"
     )
-    parser.add_argument("--stack", help="the kind of stack; default the paper's")
+    parser.add_argument(
+        "--stack", choices=tuple(STACKS), help="the kind of stack; default the paper's"
+    )
     parser.add_argument(
         "--seeds", type=cli.integers, default=(0,), help="train; default 0"
     )
@@ -81,6 +86,12 @@ def programs(args: argparse.Namespace, devices: list[Any]) -> list[Any]:
 def main(argv: list[str] | None = None) -> int:
     """Prints the table and writes the JSON file; 1 where something did not compile."""
     args = make_parser().parse_args(argv)
+    with cli.naming_flags(args):
+        return report(args)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Compiles what the flags ask for."""
     devices = devices_of(args.target)
     import jax
 
@@ -90,17 +101,19 @@ def main(argv: list[str] | None = None) -> int:
     # A compilation is measured, not read from a cache.
     jax.config.update("jax_enable_compilation_cache", False)
     platform = platform_of(args.target)
+    out = args.out or Path("runs/compile") / f"{args.target.replace(':', '_')}.json"
+    cli.folder("--out", out.parent)
+    if out.is_dir():
+        raise UserError(f"--out should be a file, but {out} is a folder")
     print(f"{args.target}: {devices[0].device_kind}, {len(devices)} described devices")
     with assume_backend(platform):
         rows = compile_all(programs(args, devices), platform)
-    out = args.out or Path("runs/compile") / f"{args.target.replace(':', '_')}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "target": args.target,
         "jax": jax.__version__,
         "note": "static: estimates by the compiler, nothing was run",
         "programs": [dataclasses.asdict(row) for row in rows],
     }
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    write_json(out, record)
     print(f"\nwritten: {out}")
     return 1 if any(row.error for row in rows) else 0

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer import models, tasks
+from stackformer import models
 from stackformer.ops import stack_attention
 from stackformer.ops.stack_attention.form import Options
 from stackformer.ops.stack_attention.forms import FORMS
-from stackformer.problems.dcf.config import DCFConfig
+from stackformer.problems.dcf.config import DCFConfig, task_named
 from stackformer.problems.dcf.presets import preset_values
 from stackformer.problems.dcf.problem import make_problem
 from stackformer.training.mesh import Placement, parse_mesh
@@ -114,8 +114,9 @@ def decoding(
     """One step of the autoregressive stack transformer, at most 256 positions."""
     where = Placement.create(devices=devices).replicated
 
+    sizes = task_named(task)
+
     def build(key: jax.Array) -> Any:
-        sizes = tasks.get(task)
         name = "stack_transformer"
         return models.build(name, sizes, mode="alm", stack=stack, rngs=nnx.Rngs(key))
 

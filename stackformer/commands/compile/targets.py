@@ -64,7 +64,7 @@ def missing_package(target: str) -> str | None:
         return None
     return (
         f"--target={target} needs the package {package}, which is not installed; run "
-        f"pip install 'stackformer[{extra}]'"
+        f"pip install 'stackformer-jax[{extra}]'"
     )
 
 

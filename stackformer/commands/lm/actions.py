@@ -18,6 +18,7 @@ from stackformer.problems.lm.config import LEARNING_RATES, LMConfig
 from stackformer.training.checkpoints import stamp
 from stackformer.training.errors import UserError
 from stackformer.training.loading import load_parameters
+from stackformer.training.memory import check_parameters
 from stackformer.training.problem import Problem
 from stackformer.training.records import RunFolder
 from stackformer.training.state import create_state, parameters
@@ -33,9 +34,11 @@ class Run:
 
     def problem(self, config: LMConfig) -> Problem:
         """What is trained and measured."""
-        return lm.make_problem(
+        problem = lm.make_problem(
             config, self.corpus.chunks, self.weights, self.corpus.segment_ids
         )
+        check_parameters(problem, len(config.seeds))
+        return problem
 
     def folder(self, config: LMConfig, path: Path) -> RunFolder:
         """Where it is recorded."""

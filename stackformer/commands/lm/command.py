@@ -9,6 +9,7 @@ leaves config.json, tokenizer.json, metrics.jsonl, checkpoints/ and results.json
 
 import argparse
 import contextlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,15 +133,17 @@ def make_corpus(args: argparse.Namespace, tokenizer_dir: str | None = None) -> A
     for name in ("task", "dataset", "data_dir"):
         if getattr(args, name) is None:
             raise UserError(f"--{name} is required; see --help")
-    return load_corpus(
-        args.dataset,
-        args.data_dir,
-        masked=args.task == "mlm",
-        tokenizer_dir=tokenizer_dir or args.tokenizer or args.pretrained,
-        vocab_size=args.vocab_size or VOCAB_SIZES[args.size or "small"],
-        packing=args.packing,
-        cache_dir=args.cache_dir,
-    )
+    # TFDS announces a download; there is none.
+    with contextlib.redirect_stdout(io.StringIO()):
+        return load_corpus(
+            args.dataset,
+            args.data_dir,
+            masked=args.task == "mlm",
+            tokenizer_dir=tokenizer_dir or args.tokenizer or args.pretrained,
+            vocab_size=args.vocab_size or VOCAB_SIZES[args.size or "small"],
+            packing=args.packing,
+            cache_dir=args.cache_dir,
+        )
 
 
 def default_out(args: argparse.Namespace) -> Path:
@@ -279,6 +282,9 @@ def main() -> int:
     with cli.naming_flags(args):
         if args.tune_lr and args.learning_rate:
             raise UserError("--lr and --tune_lr exclude each other; give one of them")
+        stack = args.stack_init != "plain" or args.stack_layers is not None
+        if args.nostack and stack:
+            raise UserError("--stack_init and --stack_layers do not go with --nostack")
         flags.keep_programs(args)
         flags.join_processes(args)
         if args.time_step:

@@ -224,6 +224,8 @@ def table_of(args: argparse.Namespace) -> Table:
         data_dirs={name: folder for name, folder in data_dirs.items() if folder},
         pretrained={name: folder for name, folder in pretrained.items() if folder},
     )
+    if args.launcher != "submitit" and (args.cluster or args.submitit):
+        raise UserError("--cluster and --submitit go with --launcher=submitit")
     if args.table == "stacks":
         return stacks_table(settings)
     if args.stacks is not None:

@@ -48,9 +48,11 @@ def stack_config(value: StackLike) -> StackConfig | None:
         return value
     if value is True:
         return SuperpositionConfig()
-    options = {"name": value} if isinstance(value, str) else dict(value)
+    options: dict[str, Any] = {"name": value}
+    if isinstance(value, Mapping):
+        options = dict(value)
     name = options.pop("name", None)
-    if name not in STACKS:
+    if not isinstance(name, str) or name not in STACKS:
         raise ValueError(
             f"`stack` should be one of {', '.join(STACKS)} or none, but got {name!r}."
         )

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer.checks import check_choice, check_features, check_positive
+from stackformer.checks import check_choice, check_features, check_positive, check_types
 from stackformer.nn.feed_forward import layer_norm, linear_init
 from stackformer.nn.stacks.base import (
     Stack,
@@ -70,6 +70,7 @@ class FramesConfig(StackConfig):
     actions_from: str = "answers"
 
     def __post_init__(self):
+        check_types(self)
         check_positive(self, "items", "item_features", "hidden")
         check_choice("sampling", self.sampling, SAMPLINGS)
         check_choice("actions_from", self.actions_from, ACTIONS_FROM)

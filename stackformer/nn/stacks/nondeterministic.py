@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer.checks import check_positive
+from stackformer.checks import check_positive, check_types
 from stackformer.nn.feed_forward import linear_init
 from stackformer.nn.stacks.base import Stack, StackConfig, StackOutput, check_hidden
 from stackformer.ops.nondeterministic import (
@@ -44,6 +44,7 @@ class NondeterministicConfig(StackConfig):
     value_features: int = 8
 
     def __post_init__(self):
+        check_types(self)
         check_positive(self, "states", "symbols", "value_features")
 
     def make(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer.checks import check_choice, check_features
+from stackformer.checks import check_choice, check_features, check_types
 from stackformer.nn.feed_forward import linear_init
 from stackformer.nn.stacks.base import Stack, StackConfig, StackOutput, check_hidden
 from stackformer.nn.stacks.sampling import (
@@ -47,6 +47,7 @@ class PointerConfig(StackConfig):
     sampling: Sampling = "soft"
 
     def __post_init__(self):
+        check_types(self)
         check_choice("sampling", self.sampling, SAMPLINGS)
         if self.max_depth is not None and self.max_depth < 1:
             raise ValueError(

@@ -228,6 +228,7 @@ def _starts(
     """True where a string begins, (..., T); `first` says whether position 0 does."""
     if segment_ids is None:
         return None
+    check_arrays(segment_ids=segment_ids)
     if segment_ids.shape != actions.shape[:-1]:
         raise ValueError(
             f"`segment_ids` shape should be {actions.shape[:-1]}, that of `actions` "
@@ -244,6 +245,8 @@ def _accumulator(array: jax.Array) -> jax.Array:
 
 
 def _check_actions(actions: jax.Array, max_pops: int) -> None:
+    if actions is None:
+        raise TypeError("`actions` should be an array, but got None.")
     check_arrays(actions=actions)
     expected = f"(..., T, {max_pops + 2}) with T >= 1"
     if actions.ndim < 2 or actions.shape[-1] != max_pops + 2 or actions.shape[-2] < 1:

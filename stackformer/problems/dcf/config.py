@@ -22,8 +22,8 @@ class DCFConfig(RunConfig):
     """One run: a model, a task, how it is trained and how it is measured.
 
     Attributes:
-      task: RS, SM, MA, SE, a long name such as reverse_string, or module:Class;
-        `experiments.tasks` lists all.
+      task: RS, SM, MA, SE, a long name such as reverse_string, module:Class or
+        FILE.py:Class; `experiments.tasks` lists all.
       model: the architecture.
       stack: the kind of stack of the stack transformer: superposition is the paper's.
       mode: mlm: all answers at once; alm: one symbol after another.
@@ -80,7 +80,7 @@ class DCFConfig(RunConfig):
     learning_rate: float
     warmup: int = setting(0, least=0)
     schedule: str = setting("constant", choices=SCHEDULES)
-    cooldown: float = 0.2
+    cooldown: float = setting(0.2, most=1)
     weight_decay: float = setting(0.0, least=0)
     clip_norm: float = 1.0
     train_length: int = 40
@@ -89,7 +89,7 @@ class DCFConfig(RunConfig):
     lengths_per_step: int = 1
     curriculum_start: int = 12
     phases: str = setting("soft", choices=PHASES)
-    sharpen_at: float = 0.99
+    sharpen_at: float = setting(0.99, most=1)
     entropy_weight: float = 0.05
     harden_at: float = 0.05
     balance: float = setting(0.0, least=0)
@@ -116,6 +116,11 @@ class DCFConfig(RunConfig):
             raise UserError(
                 f"`lengths_per_step` should divide the batch_size {self.batch_size}, "
                 f"but got {self.lengths_per_step}"
+            )
+        if self.balance_steps and not self.balance:
+            raise UserError(
+                "`balance_steps` should be 0 without `balance`, which is what these "
+                f"steps learn from, but got {self.balance_steps}"
             )
         self.lengths()
 

@@ -190,7 +190,10 @@ class Curriculum:
             return (n == (self.value or self.max_length)).astype(jnp.float32)
         if self.name == "regular_increase":
             return (n <= 1 + step // (self.value or 1000.0)).astype(jnp.float32)
-        return jnp.float32(self.value or 0.9) ** n
+        base = self.value or 0.9
+        # From the likeliest length on: no power of any base overflows.
+        likeliest = 1 if base < 1 else self.max_length
+        return jnp.exp(math.log(base) * (n - likeliest))
 
     def buckets(self) -> tuple[int, ...]:
         """Upper edges of the buckets that training compiles."""

@@ -27,6 +27,7 @@ from stackformer.training.checkpoints import stamp
 from stackformer.training.errors import UserError
 from stackformer.training.loading import load_parameters
 from stackformer.training.loop import TrainOptions
+from stackformer.training.memory import check_parameters
 from stackformer.training.mesh import Placement
 from stackformer.training.problem import Problem
 from stackformer.training.records import RunFolder, read_json
@@ -36,6 +37,8 @@ Array = jax.Array
 PyTree = Any
 # Folded into a step's key to draw the strings of the balance term.
 _STRINGS = 2
+# Fields that say something of actions, and what they are in a model without.
+_OF_ACTIONS = (("phases", "soft"), ("balance", 0.0))
 
 
 @jax.tree_util.register_dataclass
@@ -192,9 +195,15 @@ def make_problem(config: DCFConfig) -> Problem:
         advance=advance,
     )
     try:
-        problem.graph  # noqa: B018 - the model is built here for the first time
+        check_parameters(problem, len(config.seeds))  # the model is built here first
     except ValueError as error:
         raise UserError(f"`model` {config.model}: {error}") from None
+    wants = [name for name, off in _OF_ACTIONS if getattr(config, name) != off]
+    if wants and config.stack is None and not has_actions(problem):
+        raise UserError(
+            f"`{wants[0]}` should be that of a model with actions, but got "
+            f"{getattr(config, wants[0])} with `model` {config.model}, which has none"
+        )
     return problem
 
 

@@ -50,7 +50,8 @@ class TrainedModel(NamedTuple):
           hard: the stacks take their most probable action.
 
         Raises:
-          ValueError: a string is empty or has symbols that the task does not know.
+          ValueError: a string is empty, has symbols that the task does not know, or is
+            not of its form, such as brackets that do not match.
         """
         if isinstance(text, str):
             return self.predict([text], hard=hard)[0]
@@ -71,6 +72,7 @@ class TrainedModel(NamedTuple):
                 f"{self.task.name} input should not be empty; its symbols are "
                 f"{' '.join(self.task.input_symbols)}."
             )
+        self.task.check_form([self.task.input_symbols[i] for i in inputs])
         return inputs
 
     def _predict(self, inputs: np.ndarray, hard: bool) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 import jax
 from flax import nnx
 
-from stackformer.checks import check_choice, check_positive
+from stackformer.checks import check_choice, check_positive, check_types
 from stackformer.nn.stacks.base import StackConfig
 from stackformer.nn.stacks.sampling import SAMPLINGS, Sampling
 from stackformer.ops.stack_attention.forms import choose
@@ -49,6 +49,7 @@ class SuperpositionConfig(StackConfig):
     value_features: int | None = None
 
     def __post_init__(self):
+        check_types(self)
         names = ("num_stacks", "max_depth", "max_pops", "chunk_size", "value_features")
         check_positive(self, *names)
         check_choice("sampling", self.sampling, SAMPLINGS)
