@@ -54,12 +54,8 @@ def stack_attention_recurrent(
         state = resize_stack_state(initial_state, depth)
 
     def step(state, inputs):
-        actions, value, *begins = inputs
-        state, top = stack_step(state, actions, value, max_pops=max_pops)
-        if begins:
-            top = jnp.where(begins[0], value, top)
-            state = jnp.where(begins[0][..., None], value[..., None, :], state)
-        return state, top
+        actions, value, *starts = inputs
+        return _step(state, actions, value, *starts, max_pops=max_pops)
 
     @jax.checkpoint
     def part(state, inputs):
@@ -184,7 +180,25 @@ def stack_step(
             f"`value` shape should be (..., {state.shape[-1]}) as the state's, but got "
             f"{value.shape}."
         )
+    return _step(state, actions, value, max_pops=max_pops)
+
+
+def _step(
+    state: jax.Array,
+    actions: jax.Array,
+    value: jax.Array,
+    start: jax.Array | None = None,
+    *,
+    max_pops: int,
+) -> tuple[jax.Array, jax.Array]:
+    """`stack_step`; where `start` (..., 1) is True the stack is empty and `value` its
+    bottom."""
     weights = actions.astype(state.dtype)[..., None]
+    restart = None
+    if start is not None:
+        # A term more in the sum below costs less than a choice between two stacks.
+        weights = jnp.where(start[..., None], 0.0, weights)
+        restart = jnp.where(start, value.astype(state.dtype), 0.0)[..., None, :]
     elements, bottom = state[..., :-1, :], state[..., -1:, :]
     pushed = jnp.concatenate(
         [value.astype(state.dtype)[..., None, :], state[..., :-2, :]], axis=-2
@@ -197,6 +211,8 @@ def stack_step(
         new = new + weights[..., index : index + 1, :] * popped[..., :-1, :]
     # Probabilities that do not sum to one weigh the bottom as any other element.
     bottom = bottom * weights.sum(-2, keepdims=True)
+    if restart is not None:
+        new, bottom = new + restart, bottom + restart
     state = jnp.concatenate([new, bottom], axis=-2)
     return state, new[..., 0, :].astype(value.dtype)
 
