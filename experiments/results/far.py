@@ -1,9 +1,9 @@
 """Hard scores of a run on strings far longer than `--eval_only` has time for.
 
-    python experiments/results/far.py --out=runs/rs --first=401 --last=500 --strings=16
+    python experiments/results/far.py --out=runs/rs --first=401 --last=500 --every=20
 
-measures these lengths alone, with the most probable actions, and writes
-far-401-500x16.json into the run's folder. The strings are those that
+measures these lengths alone (401, 421, .., 481), with the most probable actions, and
+writes far-401-500x16.json into the run's folder. The strings are those that
 `experiments.dcf --eval_only --test_length=500` draws.
 """
 
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of a run")
     parser.add_argument("--first", type=int, default=401, help="default 401")
     parser.add_argument("--last", type=int, default=500, help="default 500")
+    parser.add_argument("--every", type=int, default=1, help="every Nth length")
     parser.add_argument("--strings", type=int, default=16, help="of a length")
     args = parser.parse_args()
     config = dataclasses.replace(
@@ -38,7 +39,7 @@ def main() -> None:
     problem, placement = dcf.make_problem(config), Placement.create()
     params, step = load_parameters(args.out, problem, config.seeds, placement)
     evaluation = LengthEvaluation(config, problem.graph, placement)
-    lengths = range(args.first, args.last + 1)
+    lengths = range(args.first, args.last + 1, args.every)
     tokens = {
         n: evaluation.at_length(params, n, hard=True)[0]
         for n in tqdm.tqdm(lengths, "lengths")
@@ -59,7 +60,7 @@ def main() -> None:
         "task": config.task,
         "mode": config.mode,
         "steps": step,
-        "lengths": [args.first, args.last],
+        "lengths": list(lengths),
         "test_strings": args.strings,
         "command": " ".join(["python", *sys.argv]),
         "runs": runs,
