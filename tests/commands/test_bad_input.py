@@ -138,7 +138,7 @@ BAD = [
     ((*RS, "--balance_steps=-1"), "--balance_steps: expected a whole number of at l"),
     ((*RS, "--cooldown=7"), "--cooldown should be a finite number above 0 and at mos"),
     ((*RS, "--sharpen_at=2"), "--sharpen_at should be a finite number above 0 and"),
-    ((*RS, "--curriculum=accuracy:2"), "accuracy:SHARE needs a share"),
+    ((*RS, "--curriculum=accuracy:2"), "accuracy:SHARE should have a share"),
     ((*RS, "--curriculum=accuracy:nan"), "--curriculum should be NAME"),
     ((*RS, "--lengths_per_step=3"), "--lengths_per_step should divide"),
     ((*RS, "--model_config=d_model=1000000"), "the model should be smaller"),
