@@ -452,8 +452,8 @@ def test_one_real_cell(tmp_path):
 
 def test_stacks_differ_in_the_stack_alone(tmp_path):
     table = stacks_table(Settings(out=tmp_path))
-    assert len(table.cells) == 30 == len({cell.folder for cell in table.cells})
-    assert table.rows[-1] == "Dyck-2" and len(table.columns) == 6
+    assert len(table.cells) == 35 == len({cell.folder for cell in table.cells})
+    assert table.rows[-1] == "Dyck-2" and len(table.columns) == 7
     for cell in table.cells:
         first = table.cells[0].expected
         differ = {name for name in first if cell.expected[name] != first[name]}
@@ -497,7 +497,7 @@ def test_stacks_are_reported_with_their_costs(tmp_path):
     found = find_results(table, tmp_path)
     assert [measure(cell) is not None for cell in found.cells] == [True] * 3 + [
         False
-    ] * 3
+    ] * 4
     papers = find_results(make_table(1, Settings(out=tmp_path)), tmp_path)
     assert not any(measure(cell) for cell in papers.cells)
     collected = collect(found, {}, "x")

@@ -140,13 +140,36 @@ def test_half_precision_and_leading_axes():
 
 
 def test_work_is_linear_where_the_depth_is_bounded():
-    def flops(length):
-        shapes = [jax.ShapeDtypeStruct((2, length, n), jnp.float32) for n in (3, 8)]
-        run = jax.jit(lambda *x: pointer_stack(*x, max_depth=8))
-        body = run.lower(*shapes).compile().cost_analysis()["flops"]
-        return body * length  # XLA counts the body of the loop over chunks once
+    """What is outside the loop over chunks grows with T, a chunk's work does not."""
+    run = jax.jit(lambda *x: pointer_stack(*x, max_depth=8))
+
+    def shapes(length):
+        return [jax.ShapeDtypeStruct((2, length, n), jnp.float32) for n in (3, 8)]
+
+    def flops(length):  # XLA counts the body of the loop once
+        return run.lower(*shapes(length)).compile().cost_analysis()["flops"]
+
+    def chunk(length):
+        """Numbers that the loop over chunks makes in one turn."""
+        (loop,) = [
+            eqn
+            for eqn in loops(jax.make_jaxpr(run)(*shapes(length)).jaxpr)
+            if eqn.params["length"] == length // 32
+        ]
+        body = loop.params["jaxpr"].jaxpr
+        return sum(var.aval.size for eqn in body.eqns for var in eqn.outvars)
+
+    def loops(jaxpr):
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name == "scan":
+                yield eqn
+            for inner in jax.tree.leaves(list(eqn.params.values())):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from loops(inner)
 
     assert flops(1024) < 2.1 * flops(512)
+    assert chunk(1024) == chunk(512) > 0
 
 
 def test_wrong_use_is_named():
