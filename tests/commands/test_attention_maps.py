@@ -83,7 +83,7 @@ def test_random_string_of_another_seed(run_folder, tmp_path, capsys):
     ("flags", "message"),
     [
         (["--input=abca"], r"'c' at position 2.*alphabet \{a, b\}"),
-        (["--input="], "should have symbols of a, b"),
+        (["--input="], "--input: expected a value, but got an empty one"),
         (["--layers=0,1"], "--layers should count from 1, but got 0,1"),
         (["--seed=9"], r"seeds \[3, 4\], not 9"),
         (["--input=" + "ab" * 300, "--html"], "up to 1,000 positions"),

@@ -53,22 +53,9 @@ def stack_attention_recurrent(
         depth = state_depth(length, max_depth, initial_state.shape[-2] - 1)
         state = resize_stack_state(initial_state, depth)
 
-    # What lies on the stack is kept as a difference from the bottom, so that a string
-    # that starts empties it by a product with zero, and only the bottom is chosen.
-    bottom = state[..., -1, :]
-    state = state - bottom[..., None, :], bottom
-
     def step(state, inputs):
-        stack, bottom = state
         actions, value, *starts = inputs
-        raised = value.astype(bottom.dtype)
-        if starts:
-            actions = jnp.where(starts[0], 0.0, actions)
-        stack, top = stack_step(stack, actions, raised - bottom, max_pops=max_pops)
-        bottom = bottom * actions.astype(bottom.dtype).sum(-1, keepdims=True)
-        if starts:
-            bottom = jnp.where(starts[0], raised, bottom)
-        return (stack, bottom), (top + bottom).astype(value.dtype)
+        return _step(state, actions, value, *starts, max_pops=max_pops)
 
     @jax.checkpoint
     def part(state, inputs):
@@ -85,8 +72,7 @@ def stack_attention_recurrent(
     tops = jnp.concatenate([tops.reshape(whole, *last.shape[1:]), last])
     tops = jnp.moveaxis(tops, 0, -2)
     tops = jnp.concatenate([values[..., :first, :], tops], axis=-2)
-    stack, bottom = state
-    return tops, stack + bottom[..., None, :] if return_state else None
+    return tops, state if return_state else None
 
 
 def state_depth(
@@ -194,7 +180,25 @@ def stack_step(
             f"`value` shape should be (..., {state.shape[-1]}) as the state's, but got "
             f"{value.shape}."
         )
+    return _step(state, actions, value, max_pops=max_pops)
+
+
+def _step(
+    state: jax.Array,
+    actions: jax.Array,
+    value: jax.Array,
+    start: jax.Array | None = None,
+    *,
+    max_pops: int,
+) -> tuple[jax.Array, jax.Array]:
+    """`stack_step`; where `start` (..., 1) is True the stack is empty and `value` its
+    bottom."""
     weights = actions.astype(state.dtype)[..., None]
+    restart = None
+    if start is not None:
+        # A term more in the sum below costs less than a choice between two stacks.
+        weights = jnp.where(start[..., None], 0.0, weights)
+        restart = jnp.where(start, value.astype(state.dtype), 0.0)[..., None, :]
     elements, bottom = state[..., :-1, :], state[..., -1:, :]
     pushed = jnp.concatenate(
         [value.astype(state.dtype)[..., None, :], state[..., :-2, :]], axis=-2
@@ -207,6 +211,8 @@ def stack_step(
         new = new + weights[..., index : index + 1, :] * popped[..., :-1, :]
     # Probabilities that do not sum to one weigh the bottom as any other element.
     bottom = bottom * weights.sum(-2, keepdims=True)
+    if restart is not None:
+        new, bottom = new + restart, bottom + restart
     state = jnp.concatenate([new, bottom], axis=-2)
     return state, new[..., 0, :].astype(value.dtype)
 
