@@ -20,6 +20,7 @@ PACKAGES = {
     "stackformer.ops.pointer": "The stack with a pointer.",
     "stackformer.nn": "NNX modules.",
     "stackformer.nn.stacks": "Stacks behind one protocol.",
+    "stackformer.nn.stacks.frames": "The stack of frames.",
     "stackformer.nn.stacks.superposition": "The stack of the paper.",
     "stackformer.nn.cells": "Cells of the recurrent baselines.",
     "stackformer.models": "Whole models.",

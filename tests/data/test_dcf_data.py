@@ -79,7 +79,7 @@ def test_another_tasks_records_are_refused(tmp_path):
     dcf.export(dcf.builder("RS", tmp_path, small("RS")))
     config = small("RS")
     config.task = tasks.get("SM")
-    with pytest.raises(ValueError, match="written for another task"):
+    with pytest.raises(ValueError, match="but got another task"):
         dcf.read(dcf.builder("SM", tmp_path, config))
 
 
