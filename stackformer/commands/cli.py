@@ -173,6 +173,9 @@ def number(text: str) -> float:
     raise argparse.ArgumentTypeError(f"expected a finite number, but got {text!r}")
 
 
+_AS_JSON = {"True": "true", "False": "false", "None": "null"}
+
+
 def assignments(text: str) -> dict[str, Any]:
     """The type of a flag such as `--model_config=d_model=32,num_layers=2`.
 
@@ -180,6 +183,10 @@ def assignments(text: str) -> dict[str, Any]:
     {'d_model': 32, 'positions': 'rotary'}
     >>> assignments("stack_layers=[0,2],d_model=32")
     {'stack_layers': [0, 2], 'd_model': 32}
+
+    Truth and nothing are written as in JSON or as in Python:
+    >>> assignments("project=True,causal=false,max_depth=None")
+    {'project': True, 'causal': False, 'max_depth': None}
     """
     result = {}
     for part in filter(None, re.split(r",(?![^[]*\])", text)):
@@ -189,7 +196,7 @@ def assignments(text: str) -> dict[str, Any]:
                 f"expected NAME=VALUE with commas between, but got {part!r}"
             )
         try:
-            result[name] = json.loads(value)
+            result[name] = json.loads(_AS_JSON.get(value, value))
         except ValueError:
             result[name] = value
     return result

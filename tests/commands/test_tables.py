@@ -27,6 +27,7 @@ from stackformer.commands.tables.results import (
 )
 from stackformer.commands.tables.run import Entry, Runner
 from stackformer.commands.tables.stacks import has_costs, signature, stacks_table
+from stackformer.problems import dcf
 from stackformer.training.errors import UserError
 
 # A `python` that behaves like experiments.dcf: vanilla is broken, the stack RNN runs
@@ -463,6 +464,8 @@ def test_stacks_differ_in_the_stack_alone(tmp_path):
         assert (cell.paper is not None) == (
             cell.row != "Dyck-2" and cell.column in table.columns[:2]
         )
+    for cell in table.cells[:7]:  # every column can be trained
+        dcf.make_problem(dcf.DCFConfig.from_json(cell.expected))
     some = Settings(out=tmp_path, tasks=["DYCK2"], stacks=["frames"])
     (one,) = stacks_table(some).cells
     assert one.identity["stack"] == "frames"
