@@ -83,7 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--models",
         type=_names(*MODELS, "ours"),
-        help=f"of {','.join(MODELS)}, and in table 1 ours",
+        help=f"of {','.join(MODELS)}, and in tables 1 and 2 ours",
     )
     what.add_argument("--modes", type=_names(*MODES), help=f"of {','.join(MODES)}")
     what.add_argument(
