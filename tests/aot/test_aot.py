@@ -20,6 +20,8 @@ from stackformer import stack_attention
 from stackformer.commands.compile import programs, report, targets
 from stackformer.models.language.gpt2 import GPT2, GPT2Config
 from stackformer.nn.stacks import STACKS
+from stackformer.ops.frames import stack_of_frames
+from stackformer.ops.frames.api import FORMS as FRAMES
 from stackformer.ops.stack_attention.dispatch import assume_backend
 from stackformer.ops.stack_attention.forms import FORMS
 from stackformer.problems.dcf.config import DCFConfig
@@ -196,6 +198,32 @@ def test_every_other_stack(target, stack):
         *programs.decoding(where, config),
     ):
         compiled(program, target)
+
+
+@both
+@pytest.mark.parametrize("name", [name for name in FRAMES if name != "reference"])
+def test_every_form_of_frames(target, name):
+    """Values, and the gradients of the items and of F."""
+    where = Placement.create(devices=devices(target)[:1]).replicated
+    arrays = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=where)
+        for shape in ((2, 65, 3), (2, 65, 8), (6 * 8, 8), (2, 65, 6, 8))
+    ]
+
+    def both_ways(actions, items, kernel, cotangent):
+        def frames(items, kernel):
+            def close(frame, _):
+                return jnp.tanh(frame.reshape(*frame.shape[:-2], -1) @ kernel)
+
+            return stack_of_frames(
+                actions, items, close, num_items=6, implementation=name
+            )
+
+        values, pull = jax.vjp(frames, items, kernel)
+        return values, *pull(cotangent)
+
+    lower = functools.partial(jax.jit(both_ways).lower, *arrays)
+    compiled(programs.Program(f"frames, {name}", lower), target)
 
 
 def test_bfloat16_layers_too():
