@@ -339,6 +339,16 @@ def test_report_only_takes_the_run_with_most_steps(stand_in, tmp_path):
     assert [cell["state"] for cell in cells] == ["finished", *["not run"] * 7]
 
 
+def test_report_only_takes_answer_symbols_of_their_own_first(stand_in, tmp_path):
+    for steps in (9, 3):
+        table = smoke_table(tmp_path, tasks=["RS"], models=["rnn"], steps=steps)
+        Runner(table.cells, LocalLauncher()).run()
+    path = table.cells[0].folder / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"phases": "soft"}))
+    plain = make_table(1, Settings(out=tmp_path, tasks=["RS"], models=["rnn"]))
+    assert measure(find_results(plain, tmp_path).cells[0])["steps"] == 3
+
+
 def test_report_only_keeps_curricula_apart(stand_in, tmp_path):
     flag = ("--curriculum=reverse_exponential:0.9",)
     for steps, extra in ((3, ()), (9, flag)):

@@ -115,10 +115,11 @@ def _summary(scores: list[float]) -> dict[str, Any]:
 def find_results(table: Table, root: Path) -> Table:
     """The same table with each cell pointed to the best run found under `root`.
 
-    The best is the one with the most steps, then the most seeds, then the most test
-    strings, of those that were measured as their own configuration asks; longer
-    lengths may come from another evaluation with the same seeds and steps. A run that
-    drew its training lengths otherwise than the cell does not count.
+    The best is one with answer symbols of their own (version 0.2), then the one with
+    the most steps, then the most seeds, then the most test strings, of those that were
+    measured as their own configuration asks; longer lengths may come from another
+    evaluation with the same seeds and steps. A run that drew its training lengths
+    otherwise than the cell does not count.
     """
     found = []
     for path in sorted(root.rglob("results*.json")):
@@ -139,7 +140,7 @@ def find_results(table: Table, root: Path) -> Table:
         if not fitting:
             return cell
         best, place = max(fitting, key=lambda pair: _rank(pair[0]))
-        same = [(r, p) for r, p, _ in mine if _rank(r)[:2] == _rank(best)[:2]]
+        same = [(r, p) for r, p, _ in mine if _rank(r)[:3] == _rank(best)[:3]]
         far, longer = max(same, key=lambda pair: pair[0].get("test_length", 0))
         is_longer = far.get("test_length", 0) > best.get("test_length", 0)
         return dataclasses.replace(
@@ -149,9 +150,9 @@ def find_results(table: Table, root: Path) -> Table:
     return dataclasses.replace(table, cells=tuple(map(locate, table.cells)))
 
 
-def _rank(results: dict[str, Any]) -> tuple[int, int, int]:
+def _rank(results: dict[str, Any]) -> tuple[bool, int, int, int]:
     strings = results.get("test_strings") or 0
-    return results["steps"], len(results["runs"]), strings
+    return "phases" in results, results["steps"], len(results["runs"]), strings
 
 
 def collect(table: Table, states: dict[str, tuple[str, str]], command: str) -> dict:
