@@ -42,11 +42,10 @@ def train_step(*, repeats: int, seconds: float) -> dict[str, Any]:
             f"  {timing.name:<20}{timing.milliseconds:>9.1f} ms   compiled in "
             f"{timing.compile_seconds:.1f} s   temp {timing.temp_mib:.0f} MiB"
         )
-    print(f"  stack / vanilla {stack / vanilla:.2f}   (must be <= 1.5)")
+    print(f"  stack / vanilla {stack / vanilla:.2f}")
     return {
         "timings": {k: dataclasses.asdict(v) for k, v in timings.items()},
         "ratio": stack / vanilla,
-        "must": 1.5,
     }
 
 
@@ -96,11 +95,10 @@ def decoding(*, length: int, repeats: int, seconds: float) -> dict[str, Any]:
     print(f"\ndecoding, |x| = {length}, {length} symbols written, batch 1")
     for timing in timings.values():
         print(f"  {timing.name:<28}{timing.milliseconds:>10.1f} ms")
-    print(f"  {speedup:.1f} times faster   (must be >= 20)")
+    print(f"  {speedup:.1f} times faster")
     return {
         "timings": {k: dataclasses.asdict(v) for k, v in timings.items()},
         "speedup": speedup,
-        "must": 20,
     }
 
 

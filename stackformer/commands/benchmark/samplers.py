@@ -10,7 +10,7 @@ import jax
 from stackformer import tasks
 from stackformer.commands.benchmark.timing import summarize, take_turns
 
-BATCH, LENGTH, LIMIT = 128, 40, 4.0
+BATCH, LENGTH = 128, 40
 
 
 def run(*, repeats: int, seconds: float) -> dict[str, Any]:
@@ -35,16 +35,14 @@ def run(*, repeats: int, seconds: float) -> dict[str, Any]:
         }
         times = take_turns(runs, repeats=repeats, seconds=seconds, label=name)
         jitted, python = (summarize(k, times[k]) for k in ("jax", "python"))
-        verdict = "" if jitted.milliseconds <= LIMIT else "  NOT reached"
         print(
-            f"  {name}{jitted.milliseconds:>8.2f} ms (must be <= {LIMIT:g}){verdict}"
+            f"  {name}{jitted.milliseconds:>8.2f} ms"
             f"   Python{python.milliseconds:>8.2f} ms"
             f"   ratio {jitted.milliseconds / python.milliseconds:.2f}"
         )
         record[name] = {
             "jax": dataclasses.asdict(jitted),
             "python": dataclasses.asdict(python),
-            "must": LIMIT,
         }
     return record
 
