@@ -35,6 +35,8 @@ EXAMPLES = [
 _BRACKETS_ALONE = ("modular_arithmetic_brackets",)
 # Models with a stack whose top is a distribution over positions.
 _MODELS = ("stack_transformer", "stack_rnn", "stack_lstm")
+# Symbols of a random string.
+_LENGTH = 6
 # Positions of a map that can still be read.
 _MOST_POSITIONS = 1000
 
@@ -305,10 +307,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--input", help='such as abbaa, or "ab pop push_b"; default: a random one'
     )
     string.add_argument(
-        "--length", type=cli.positive, default=6, help="of a random string, default 6"
+        "--length", type=cli.positive, help="of a random string, default 6"
     )
     string.add_argument(
-        "--string_seed", type=cli.seed, default=0, help="which random string, default 0"
+        "--string_seed", type=cli.seed, help="which random string, default 0"
     )
     shown = parser.add_argument_group("what is shown")
     shown.add_argument(
@@ -337,7 +339,8 @@ def check_input(flags: argparse.Namespace, trained: TrainedModel) -> np.ndarray:
             f"{flags.out} holds a {config.model}, which has no stack whose top is a "
             f"position; train one of {', '.join(_MODELS)}"
         )
-    size = flags.length if flags.input is None else len(flags.input)
+    length = flags.length or _LENGTH
+    size = length if flags.input is None else len(flags.input)
     positions = 1 + size + int(task.output_length(size))
     if positions > _MOST_POSITIONS:
         raise UserError(
@@ -345,7 +348,7 @@ def check_input(flags: argparse.Namespace, trained: TrainedModel) -> np.ndarray:
             f"map shows up to {_MOST_POSITIONS:,} positions, but got {positions:,} "
             "with the answer"
         )
-    inputs = choose_input(task, flags.input, flags.length, flags.string_seed)
+    inputs = choose_input(task, flags.input, length, flags.string_seed or 0)
     positions = 1 + inputs.size + int(task.output_length(inputs.size))
     if flags.html and positions > MAX_POSITIONS:
         raise UserError(
@@ -361,6 +364,11 @@ def main(argv: list[str] | None = None) -> int:
     if flags.layers and min(flags.layers) < 1:
         given = ",".join(map(str, flags.layers))
         raise UserError(f"--layers should count from 1, but got {given}")
+    random = [n for n in ("length", "string_seed") if getattr(flags, n) is not None]
+    if flags.input is not None and random:
+        raise UserError(
+            f"--{random[0]} should be given without --input, which is the string"
+        )
     folder = cli.folder("--save_to", flags.save_to) if flags.save_to else None
     with Progress(enabled=sys.stderr.isatty()) as progress:
         progress.wait_for("reading the model")

@@ -60,13 +60,11 @@ class _Parser(argparse.ArgumentParser):
 def parser(prog: str, description: str, examples: list[str]) -> argparse.ArgumentParser:
     """An argument parser with examples under its help; flags are never abbreviated."""
     name = program(prog)
-    shown = [
-        example.replace(f"python -m experiments.{prog}", name) for example in examples
-    ]
+    shown = "\n".join(f"  {example}" for example in examples)
     return _Parser(
         prog=name,
-        description=description,
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in shown),
+        description=description.replace(f"python -m experiments.{prog}", name),
+        epilog="examples:\n" + shown.replace(f"python -m experiments.{prog}", name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -25,6 +25,13 @@ EXAMPLES = [
     "--test_strings=64",
     "python -m experiments.dcf --predict=abba --out=rs",
 ]
+# Flags that say how something is done, and what then has to be asked for.
+_PARTS = {
+    "cooldown": ("schedule", ("cooldown",)),
+    "sharpen_at": ("phases", ("sharpened", "hard")),
+    "entropy_weight": ("phases", ("sharpened", "hard")),
+    "harden_at": ("phases", ("hard",)),
+}
 # Fields of the configuration that are flags, in two groups.
 _WHAT = ("task", "model", "stack", "mode", "pos", "preset")
 _OVER = (
@@ -85,7 +92,28 @@ def make_config(args: argparse.Namespace) -> DCFConfig:
     if "model_config" in given:
         # A field that is given leaves the preset's others as they are.
         given["model_config"] = values.get("model_config", {}) | given["model_config"]
-    return DCFConfig(**{**values, **given})
+    config = DCFConfig(**{**values, **given})
+    check_parts(config, given)
+    return config
+
+
+def check_parts(config: DCFConfig, given: dict[str, Any]) -> None:
+    """Raises `UserError` where a flag that was given would change nothing."""
+    for name, (what, wanted) in _PARTS.items():
+        if name in given and getattr(config, what) not in wanted:
+            raise UserError(
+                f"`{name}` should go with `{what}` {' or '.join(wanted)}, but got "
+                f"`{what}` {getattr(config, what)}"
+            )
+    if "curriculum_start" in given and config.lengths().progress() is None:
+        raise UserError(
+            "`curriculum_start` should go with `curriculum` accuracy, but got "
+            f"`curriculum` {config.curriculum}"
+        )
+    if "balance_learning_rate" in given and not config.balance_steps:
+        raise UserError(
+            "`balance_learning_rate` should go with `balance_steps`, but got none"
+        )
 
 
 def default_out(config: DCFConfig, args: argparse.Namespace) -> Path:
@@ -211,6 +239,14 @@ def answer(args: argparse.Namespace) -> None:
         raise UserError(
             "--predict needs --out, the folder of a run or the name of a model that "
             f"comes with the package: {', '.join(dcf.shipped())}"
+        )
+    others = ("eval_only", "describe", "test_data")
+    wrong = [cli.flag_of(name) for name in others if getattr(args, name)]
+    if wrong:
+        raise UserError(f"--predict should be given without {', '.join(wrong)}")
+    if args.seeds is not None and len(args.seeds) > 1:
+        raise UserError(
+            f"--predict: `seeds` should be one seed, but got {len(args.seeds)}"
         )
     with cli.naming_flags(args, name="--out"):
         trained = dcf.load(args.out, args.seeds[0] if args.seeds else None)

@@ -149,6 +149,8 @@ def main() -> None:
             if args.export is not None or args.answer is not None:
                 raise UserError("--export and --answer need --task=NAME")
             list_tasks()
+        elif args.task == "all" and args.export is None:
+            raise UserError("--task=all goes with --export; without --task: all names")
         elif args.export is not None:
             export(args.task, str(cli.folder("--export", args.export)))
         elif args.answer is not None:

@@ -113,7 +113,10 @@ def get(name: str, **options: Any) -> Task:
             f"{task.name} ({task.short_name})" if task.short_name else task.name
             for task in map(_default, dict.fromkeys(_TASKS.values()))
         ]
-        raise ValueError(f"unknown task {name!r}; known tasks: {', '.join(known)}")
+        hint = f" (a class in a file: {name}:Class)" if name.endswith(".py") else ""
+        raise ValueError(
+            f"unknown task {name!r}{hint}; known tasks: {', '.join(known)}"
+        )
     if not options:
         return _default(task_class)
     try:
@@ -135,10 +138,17 @@ def _origin(task_class: type[Task]) -> tuple[str, str]:
 @functools.cache
 def _imported(name: str) -> type[Task]:
     module_name, _, class_name = name.rpartition(":")
+    if not module_name or not class_name:
+        raise ValueError(
+            f"a task should be a name, module:Class or FILE.py:Class, but got {name!r}"
+        )
     try:
-        task_class = getattr(_module(module_name), class_name)
+        module = _module(module_name)
     except Exception as error:  # whatever the user's file raises
         raise ValueError(f"task {name!r} cannot be imported: {error}") from None
+    if not hasattr(module, class_name):
+        raise ValueError(f"task {name!r}: {module_name} has no {class_name}")
+    task_class = getattr(module, class_name)
     if not (isinstance(task_class, type) and issubclass(task_class, Task)):
         raise ValueError(
             f"a task should be a subclass of stackformer.tasks.Task, but got {name!r}"

@@ -78,6 +78,8 @@ def main(argv: list[str] | None = None) -> int:
             f"--lengths should be out of {', '.join(map(str, LENGTHS))}, but got "
             f"{wrong[0]}"
         )
+    if args.lengths and "kernel" not in parts:
+        raise UserError(f"--lengths is for the part kernel, but got {', '.join(parts)}")
     cli.folder("--out", args.out)
 
     import jax
