@@ -2,8 +2,11 @@
 the explorers of shipped models. `make -C docs html` builds it, in `.ci/run`."""
 
 import importlib
+import os
 import pkgutil
 import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,6 +67,27 @@ def test_a_dead_link_is_refused(generate, tmp_path):
         generate.with_links("[here](nowhere.md)", source, tmp_path)
     kept = "`[here](nowhere.md)` and [there](https://example.org)"
     assert generate.with_links(kept, source, tmp_path) == kept
+
+
+def test_the_guide_to_a_task_of_ones_own_can_be_followed(tmp_path):
+    """In a folder of its own, from which Python imports first."""
+    text = (DOCS / "guides/your_task.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (lines,) = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
+    look, train = [shlex.split(line, comments=True) for line in lines.splitlines()]
+    assert train[2] == "experiments.dcf" and train[3] == look[3]
+    (tmp_path / look[3].partition("=")[2].partition(":")[0]).write_text(source)
+    done = subprocess.run(
+        [sys.executable, *look[1:]],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(DOCS.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("  ->  ") for line in done.stdout.splitlines()]
+    assert len(rows) == 5 and all(x == y for x, y in rows)
 
 
 def test_explorers_of_shipped_models_open_without_a_server(generate, tmp_path, browser):

@@ -31,8 +31,22 @@ def program(name: str) -> str:
     >>> program("dcf")
     'python -m experiments.dcf'
     """
-    installed = sys.argv[0].startswith("stackformer ")
-    return sys.argv[0] if installed else f"python -m experiments.{name}"
+    return sys.argv[0] if _installed() else f"python -m experiments.{name}"
+
+
+def _installed() -> bool:
+    return sys.argv[0].startswith("stackformer ")
+
+
+def as_typed(text: str) -> str:
+    """A text whose commands are written as the user starts them: see `program`.
+
+    >>> as_typed("python -m experiments.tasks --task=RS")
+    'python -m experiments.tasks --task=RS'
+    """
+    if not _installed():
+        return text
+    return re.sub(r"(python -m )?experiments\.(?=[a-z])", "stackformer ", text)
 
 
 def command_line(name: str) -> str:
@@ -53,18 +67,19 @@ class _Parser(argparse.ArgumentParser):
                 self.error(f"argument {name}: expected a value, but got an empty one")
         return super().parse_args(args, namespace)
 
+    def format_help(self) -> str:
+        return as_typed(super().format_help())
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
 def parser(prog: str, description: str, examples: list[str]) -> argparse.ArgumentParser:
     """An argument parser with examples under its help; flags are never abbreviated."""
-    name = program(prog)
-    shown = "\n".join(f"  {example}" for example in examples)
     return _Parser(
-        prog=name,
-        description=description.replace(f"python -m experiments.{prog}", name),
-        epilog="examples:\n" + shown.replace(f"python -m experiments.{prog}", name),
+        prog=program(prog),
+        description=description,
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -274,7 +289,7 @@ def _show_thread(ended: threading.ExceptHookArgs) -> None:
 
 
 def _end(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {as_typed(message)}", file=sys.stderr)
     sys.exit(2)
 
 

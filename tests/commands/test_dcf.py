@@ -15,6 +15,7 @@ import pytest
 
 from stackformer import tasks, training
 from stackformer.commands import cli, dcf
+from stackformer.commands.compile import command as compile_command
 from stackformer.problems import dcf as problems_dcf
 from stackformer.problems.dcf import DCFConfig, load_run
 from stackformer.problems.dcf import evaluation as dcf_evaluation
@@ -244,6 +245,15 @@ def test_an_installed_command_names_itself(monkeypatch, capsys):
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1 and "see stackformer dcf --help" in errors
     assert cli.command_line("dcf") == "stackformer dcf --steps=x"
+    # In help and errors too: where it is installed there is no `experiments`.
+    for make_parser in (dcf.make_parser, compile_command.make_parser):
+        assert "experiments" not in make_parser().format_help()
+    assert "stackformer tasks" in dcf.make_parser().format_help()
+    flags = ["--task=RS", "--preset=smoke", "--test_data=/nonexistent"]
+    monkeypatch.setattr(sys, "argv", ["stackformer dcf", *flags])
+    with pytest.raises(SystemExit):
+        cli.run(dcf.main)
+    assert "write it with: stackformer tasks --task=" in capsys.readouterr().err
 
 
 def test_describe_prints_the_parameters(monkeypatch, capsys):
