@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+# What a model is asked for: all answers at once, or one symbol after another.
+MODES = ("mlm", "alm")
 _WORDS = {
     int: "a whole number",
     float: "a number",

@@ -52,6 +52,16 @@ def test_imports_point_one_way():
     assert seen == {*MAY_IMPORT, *HELPERS}
 
 
+def test_settings_have_one_source():
+    """The modes of a model, and what they are called, stand in one place."""
+    lines = [
+        str(path)
+        for path, _ in sources()
+        if '"mlm", "alm"' in (ROOT / path).read_text(encoding="utf-8")
+    ]
+    assert lines == ["checks.py"]
+
+
 def raised(tree):
     """The words of every error that a module raises."""
     for node in ast.walk(tree):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stackformer.checks import MODES
 from stackformer.commands import cli
 from stackformer.training.errors import UserError
 
@@ -42,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     strings.add_argument("--seed", type=cli.seed, default=0, help="default 0")
     strings.add_argument(
         "--mode",
-        choices=("mlm", "alm"),
+        choices=MODES,
         help="show also the tokens that a model reads in this setting",
     )
     instead = parser.add_argument_group("instead")

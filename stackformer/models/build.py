@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from flax import nnx
 
-from stackformer.checks import check_choice
+from stackformer.checks import MODES, check_choice
 from stackformer.models.recurrent import (
     NDStackRecurrentConfig,
     RecurrentConfig,
@@ -17,8 +17,6 @@ from stackformer.models.recurrent import (
 from stackformer.models.transformer.config import TransformerConfig
 from stackformer.models.transformer.model import StackTransformer
 from stackformer.nn.stacks import STACKS
-
-MODES = ("mlm", "alm")
 
 
 class TaskSizes(Protocol):

@@ -110,6 +110,10 @@ def check_tokens(tokens: jax.Array, *others: tuple[str, jax.Array | None]) -> No
             f"`tokens` should be integers of shape (B, T), but got {tokens.dtype} of "
             f"shape {tokens.shape}."
         )
+    if not tokens.shape[1]:
+        raise ValueError(
+            f"`tokens` should have at least one position, but got shape {tokens.shape}."
+        )
     for name, array in others:
         if array is not None and array.shape != tokens.shape:
             raise ValueError(

@@ -154,6 +154,10 @@ def _check(model, prompts, prompt_lengths, num_new, key, temperature):
             f"`prompt_lengths` shape should be {prompts.shape[:1]}, but got "
             f"{prompt_lengths.shape}."
         )
+    if not jnp.issubdtype(prompt_lengths.dtype, jnp.integer):
+        raise ValueError(
+            f"`prompt_lengths` should be integers, but got {prompt_lengths.dtype}."
+        )
     if not isinstance(prompt_lengths, Tracer):
         low, high = int(prompt_lengths.min()), int(prompt_lengths.max())
         if low < 1 or high > prompts.shape[1]:

@@ -15,10 +15,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from stackformer.checks import MODES
 from stackformer.tasks.base import Sample, Task
 from stackformer.tasks.vocabulary import BOS, MASK, PAD, SEP
-
-MODES: tuple[str, ...] = ("mlm", "alm")
 
 
 @jax.tree_util.register_dataclass

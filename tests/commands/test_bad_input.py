@@ -354,6 +354,7 @@ def parts():
         ("frames", HIDDEN.tolist(), {}, "`h` should be an array, but got a list"),
         ("model", TOKENS.tolist(), {}, "`tokens` should be an array, but got a list"),
         ("model", HIDDEN, {}, "`tokens` should be integers"),
+        ("model", TOKENS[:, :0], {}, "`tokens` should have at least one position"),
         ("op", ACTIONS.tolist(), {"values": HIDDEN}, "`actions` should be an array"),
         ("op", ACTIONS, {"values": HIDDEN.tolist()}, "`values` should be an array"),
         (

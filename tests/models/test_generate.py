@@ -130,6 +130,7 @@ def test_sampling_follows_the_key_and_the_models_distribution():
         ({"temperature": 1.0}, "`key` should be given"),
         ({"prompt_lengths": jnp.array([4])}, "from 1 to 3"),
         ({"prompt_lengths": jnp.array([3, 3])}, "`prompt_lengths` shape"),
+        ({"prompt_lengths": jnp.array([3.0])}, "`prompt_lengths` should be integers"),
         ({"prompts": jnp.zeros((1, 3))}, "`prompts` should be integers"),
     ],
 )

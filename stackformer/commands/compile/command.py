@@ -12,6 +12,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from stackformer.checks import MODES
 from stackformer.commands import cli
 from stackformer.commands.compile.targets import TARGETS, devices_of, platform_of
 from stackformer.training.errors import UserError
@@ -39,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--task", default="RS", help="train, decode; default RS")
     parser.add_argument(
-        "--mode", choices=("mlm", "alm"), default="mlm", help="train; default mlm"
+        "--mode", choices=MODES, default="mlm", help="train; default mlm"
     )
     parser.add_argument(
         "--stack",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stackformer.checks import MODES
 from stackformer.commands import dcf, paper_results
 from stackformer.commands.paper_results import POSITIONS, TASKS
 from stackformer.problems.dcf.presets import preset_values
@@ -19,7 +20,6 @@ from stackformer.training.errors import UserError
 # What results.json of stack transformers did not say before 0.2.
 _BEFORE = {"stack": "superposition", "phases": "soft"}
 MODELS = ("rnn", "stack_rnn", "transformer", "stack_transformer")
-MODES = ("mlm", "alm")
 DATASETS = ("ptb", "wikitext2")
 # The paper's training keeps actions soft; ours makes them hard, and evaluates brackets.
 PAPERS_STACK = {"stack": "superposition", "phases": "soft"}

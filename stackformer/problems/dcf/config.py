@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from stackformer import models, tasks
+from stackformer.checks import MODES
 from stackformer.nn.positions import POSITIONS
 from stackformer.nn.stacks import STACKS
 from stackformer.problems.dcf.lengths import Curriculum
@@ -12,7 +13,6 @@ from stackformer.problems.settings import RunConfig, setting
 from stackformer.training.errors import UserError
 
 MODELS = tuple(models.MODELS)
-MODES = ("mlm", "alm")
 PRESETS = ("quick", "paper", "smoke")
 SCHEDULES = ("constant", "cooldown")
 
