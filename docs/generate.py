@@ -2,15 +2,18 @@
 
 import contextlib
 import importlib
+import inspect
 import io
 import os
 import re
 import shutil
+import types
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# Public packages; every name in their `__all__` has an entry.
+# Public packages, of which every name in `__all__` has an entry, and modules that are
+# imported by their own names, with all functions that they define.
 PACKAGES = {
     "stackformer": "The names that most users need.",
     "stackformer.ops": "Kernels: pure functions of arrays.",
@@ -28,6 +31,11 @@ PACKAGES = {
     "stackformer.models.language": "GPT-2 and RoBERTa, with stacks or without.",
     "stackformer.models.huggingface": "Folders of the Hugging Face hub.",
     "stackformer.tasks": "Formal languages, sampled on the device.",
+    "stackformer.tasks.sampling": "Draws for a task of your own.",
+    "stackformer.data.chunks": "Streams and documents of tokens in rows of one length.",
+    "stackformer.data.dcf": "Frozen test sets of the tasks, as TFDS data sets.",
+    "stackformer.data.masking": "Masked tokens, for MLM.",
+    "stackformer.data.text": "WikiText-2 and Penn Treebank from a folder of yours.",
     "stackformer.training": "The engine.",
     "stackformer.problems.dcf": "Length generalization on formal languages.",
     "stackformer.problems.lm": "Language modeling on text.",
@@ -43,6 +51,7 @@ TEXTS = {
     "experiments/results/lm/README.md": "results/lm.md",
     "stackformer/ops/stack_attention/README.md": "inside/kernel.md",
     "stackformer/ops/frames/README.md": "inside/frames.md",
+    "stackformer/ops/nondeterministic/README.md": "inside/nondeterministic.md",
     "stackformer/ops/pointer/README.md": "inside/pointer.md",
     "stackformer/nn/README.md": "inside/nn.md",
     "stackformer/tasks/README.md": "inside/tasks.md",
@@ -78,7 +87,7 @@ def write_api(folder: Path) -> None:
     for package, words in PACKAGES.items():
         module = importlib.import_module(package)
         lines = [package, "=" * len(package), "", words, ""]
-        for name in module.__all__:
+        for name in public_names(module):
             value = getattr(module, name)
             # What stands in two packages is indexed once.
             again = ["   :no-index:"] if id(value) in seen else []
@@ -94,6 +103,22 @@ def write_api(folder: Path) -> None:
                 lines += [*again, ""]
             seen.add(id(value))
         (folder / f"{package}.rst").write_text("\n".join(lines), encoding="utf-8")
+
+
+def public_names(module: types.ModuleType) -> list[str]:
+    """What a package exports, or the functions that a module defines.
+
+    >>> from stackformer.data import masking
+    >>> public_names(masking)
+    ['mask_tokens', 'mask_rows']
+    """
+    own = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    ]
+    public = [name for name in own if not name.startswith("_")]
+    return getattr(module, "__all__", public)
 
 
 def without_addresses(text: str) -> str:

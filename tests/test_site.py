@@ -47,6 +47,29 @@ def test_the_reference_has_every_public_name(generate, tmp_path):
         assert not re.search(r"\b0x[0-9a-f]{6}", text), "an address, new at each build"
 
 
+def test_what_the_texts_import_is_in_the_reference(generate, tmp_path):
+    """And every note that stands beside the code is a page."""
+    generate.write_api(tmp_path / "api")
+    root = DOCS.parent
+    notes = {str(p.relative_to(root)) for p in root.glob("stackformer/**/README.md")}
+    assert notes <= set(generate.TEXTS)
+    texts = [*DOCS.glob("*.md"), *DOCS.glob("guides/*.md"), root / "README.md"]
+    texts += [root / note for note in notes if "/ops/" not in note]  # forms are inside
+    found = 0
+    for path in texts:
+        text = path.read_text(encoding="utf-8")
+        for module, names in re.findall(r"from (stackformer[\w.]*) import (.+)", text):
+            for name in re.findall(r"\w+", names.partition("#")[0]):
+                value = getattr(importlib.import_module(module), name)
+                if isinstance(value, type(importlib)):
+                    continue
+                found += 1
+                page = tmp_path / f"api/{module}.rst"
+                assert page.exists(), f"{path.name}: {module}"
+                assert f"{module}.{name}\n" in page.read_text(encoding="utf-8"), name
+    assert found > 10
+
+
 def test_links_of_copied_texts_lead_somewhere(generate, tmp_path):
     generate.copy_texts(tmp_path)
     pages = {*generate.PAGES.values()}
