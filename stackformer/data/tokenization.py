@@ -18,6 +18,8 @@ Tokenizer = Any
 # RoBERTa's special tokens, in its order; tokenizers trained here have them too.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _KNOWN_SPECIAL = (*SPECIAL_TOKENS, "<|endoftext|>")
+# More than any tokenizer in use has.
+_MOST_TOKENS = 10**6
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
@@ -63,6 +65,10 @@ def train_tokenizer(lines: Iterable[str], vocab_size: int) -> Tokenizer:
         raise ValueError(
             f"`vocab_size` should be at least {smallest}, one token a byte and the "
             f"special ones, but got {vocab_size}."
+        )
+    if vocab_size > _MOST_TOKENS:  # room for all is made at once, and ends the process
+        raise ValueError(
+            f"`vocab_size` should be at most {_MOST_TOKENS:,}, but got {vocab_size:,}."
         )
     tokenizer = _byte_level(tokenizers)
     trainer = tokenizers.trainers.BpeTrainer(

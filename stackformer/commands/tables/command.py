@@ -148,10 +148,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE,...",
         help="submitit's parameters, such as timeout_min=60,slurm_partition=gpu",
     )
-    run.add_argument(
+    instead = run.add_mutually_exclusive_group()
+    instead.add_argument(
         "--dry_run", action="store_true", help="only print states and commands"
     )
-    run.add_argument(
+    instead.add_argument(
         "--report_only",
         action="store_true",
         help="run nothing: tables and report from all results.json found under --out "
