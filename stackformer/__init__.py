@@ -104,7 +104,7 @@ def _warn_of_the_other() -> None:
             "the PyTorch package `stackformer` is installed in the same folder as this "
             "one in JAX, and either may have overwritten files of the other; to be "
             "sure: pip uninstall stackformer stackformer-jax, then pip install "
-            "stackformer-jax",
+            "stackformer-jax, or pip install -e . in a clone",
             stacklevel=3,
         )
 

@@ -66,6 +66,7 @@ def test_the_other_package_beside_ours(tmp_path):
     done = python("import stackformer", tmp_path)
     assert done.returncode == 0
     assert "pip uninstall stackformer stackformer-jax" in done.stderr
+    assert "pip install -e . in a clone" in done.stderr
 
 
 def test_no_module_needs_what_windows_lacks():
