@@ -1,6 +1,10 @@
 """What the benchmark prints and records: figures, and no targets of ours."""
 
 import json
+import re
+from pathlib import Path
+
+import numpy as np
 
 from stackformer.commands.benchmark import kernel, samplers
 from stackformer.commands.benchmark.timing import summarize
@@ -31,3 +35,14 @@ def test_samplers_are_figures(monkeypatch, capsys):
     assert set(record) == {"SM", "MA", "SE"}
     assert all(set(row) == {"jax", "python"} for row in record.values())
     assert "must" not in printed + json.dumps(record)
+
+
+def test_the_note_beside_the_kernel_has_the_measured_figures():
+    root = Path(__file__).parents[2]
+    record = root / "experiments/results/benchmark/benchmark.json"
+    figures = json.loads(record.read_text())["kernel"]["figures"]
+    note = (root / "stackformer/ops/stack_attention/README.md").read_text()
+    table = re.search(r"\| measured \|\n\|---\|---\|\n((?:\|.*\n)+)", note)
+    assert table is not None
+    shown = [float(row.split("|")[2]) for row in table[1].splitlines()]
+    np.testing.assert_allclose(shown, [f["measured"] for f in figures], rtol=0.01)
