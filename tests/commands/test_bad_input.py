@@ -131,6 +131,7 @@ BAD = [
     ((*RS, "--stack=none"), "invalid choice: 'none'"),
     ((*RS, "--model=rnn", "--stack=frames"), "--stack should be None"),
     ((*RS, "--model=rnn", "--pos=rotary"), "should be 'none' with"),
+    ((*RS, "--model_config=stack_layers=[]", "--phases=hard"), "--phases should be"),
     ((*RS, "--model=rnn", "--phases=hard"), "--phases should be that of a model"),
     ((*RS, "--model=transformer", "--balance=1"), "--balance should be that of a mod"),
     ((*RS, "--balance=-1"), "--balance should be a finite number of at least 0"),

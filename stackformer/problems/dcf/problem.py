@@ -199,7 +199,8 @@ def make_problem(config: DCFConfig) -> Problem:
     except ValueError as error:
         raise UserError(f"`model` {config.model}: {error}") from None
     wants = [name for name, off in _OF_ACTIONS if getattr(config, name) != off]
-    if wants and config.stack is None and not has_actions(problem):
+    stacks = config.stack is not None and config.model_config.get("stack_layers") != []
+    if wants and not stacks and not has_actions(problem):
         raise UserError(
             f"`{wants[0]}` should be that of a model with actions, but got "
             f"{getattr(config, wants[0])} with `model` {config.model}, which has none"
