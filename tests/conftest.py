@@ -13,8 +13,8 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
-# Most of a test's time is LLVM's: 0.6 of it without its expensive passes. What is
-# computed is the same; 0 compiles as users do.
+# Most of a test's time is LLVM's: 0.6 of it without its expensive passes. Sums may then
+# round otherwise: what is compared to the last bits asks for `compiled_as_users_do`.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
@@ -28,6 +28,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def _forget_programs():
     """Compiled programs of one file are of no use to the next, and take gigabytes."""
     yield
+    jax.clear_caches()
+
+
+@pytest.fixture
+def compiled_as_users_do():
+    """All passes of LLVM, in this process."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
     jax.clear_caches()
 
 

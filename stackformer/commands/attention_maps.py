@@ -298,7 +298,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--out",
         required=True,
         metavar="RUN",
-        help="folder of an experiments.dcf run, or a model that comes with the "
+        help="folder of a run of experiments.dcf, or a model that comes with the "
         f"package: {', '.join(shipped())}",
     )
     parser.add_argument("--seed", type=int, help="which of the run's seeds")

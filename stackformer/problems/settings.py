@@ -76,7 +76,7 @@ class RunConfig:
         """Reads what `to_json` wrote; other keys of config.json are ignored."""
         if content.get("experiment") != cls.experiment:
             raise UserError(
-                f"config.json should be of an experiments.{cls.experiment} run, but "
+                f"config.json should be of a run of experiments.{cls.experiment}, but "
                 f'got "experiment": {content.get("experiment")!r}'
             )
         fields = dataclasses.fields(cls)

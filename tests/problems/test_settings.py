@@ -45,7 +45,7 @@ def test_json_there_and_back():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"experiment": "lm"}, "of an experiments.dcf run, but got .*'lm'"),
+        ({"experiment": "lm"}, "of a run of experiments.dcf, but got .*'lm'"),
         ({"steps": None}, "`steps` should be a whole number"),
         ({"train_length": "40"}, "`train_length` should be a whole number"),
     ],

@@ -38,6 +38,7 @@ def test_equals_the_reference_at_every_length_and_chunk(length, chunk_size):
     check_against(*golden(length), implementation="chunkwise", chunk_size=chunk_size)
 
 
+@pytest.mark.usefixtures("compiled_as_users_do")
 @pytest.mark.parametrize(
     "length", [5, 63, *(pytest.param(n, marks=pytest.mark.slow) for n in (200, 513))]
 )

@@ -69,6 +69,7 @@ def test_the_benchmark_says_what_the_table_should_be():
     ]
 
 
+@pytest.mark.usefixtures("compiled_as_users_do")
 @pytest.mark.parametrize(
     ("length", "max_depth", "begin"), [(20, None, ()), (23, 5, (4, 5, 17))]
 )
