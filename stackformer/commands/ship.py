@@ -24,7 +24,7 @@ EXAMPLES = [
 def make_parser() -> argparse.ArgumentParser:
     """The flags."""
     parser = cli.parser("ship", (__doc__ or "").split("\n\n")[0], EXAMPLES)
-    parser.add_argument("--out", metavar="RUN", help="folder of a run of experiments.dcf")
+    parser.add_argument("--out", metavar="RUN", help="a run of experiments.dcf")
     parser.add_argument("--name", help="what `stackformer.load` calls it")
     parser.add_argument(
         "--seed", type=cli.count, default=0, help="which seed of the run, default 0"
