@@ -151,6 +151,12 @@ def test_train_block_on_sixteen_chips():
     assert row.collectives["all-reduce"] > 0
 
 
+def test_the_train_block_of_the_main_command_on_a_gpu():
+    config = programs.quick(task="RS", stack=None)
+    row = compiled(next(programs.train(devices("h100"), config)), "h100")
+    assert not row.collectives
+
+
 def test_gpt2_base_fits_into_four_chips():
     config = GPT2Config.of_size("base", scan_layers=True, remat=True, max_length=128)
 

@@ -3,6 +3,7 @@
 What a decoder needs: the state holds the top H elements, whatever was read before.
 """
 
+import functools
 import math
 
 import jax
@@ -53,9 +54,14 @@ def stack_attention_recurrent(
         depth = state_depth(length, max_depth, initial_state.shape[-2] - 1)
         state = resize_stack_state(initial_state, depth)
 
-    def step(state, inputs):
-        actions, value, *starts = inputs
-        return _step(state, actions, value, *starts, max_pops=max_pops)
+    step = functools.partial(_one_of_one, max_pops=max_pops)
+    if starts is not None:
+        # How much of an element is the string's bottom is then kept as a number beside
+        # it: a start empties the stack by a product with zero, and only these numbers
+        # and the bottom are chosen. A choice of elements takes a third longer.
+        elements, bottom = state[..., :-1, :], state[..., -1:, :]
+        state = elements, jnp.zeros_like(state[..., :1]).at[..., -1:, :].set(1), bottom
+        step = functools.partial(_one_of_several, max_pops=max_pops)
 
     @jax.checkpoint
     def part(state, inputs):
@@ -72,7 +78,45 @@ def stack_attention_recurrent(
     tops = jnp.concatenate([tops.reshape(whole, *last.shape[1:]), last])
     tops = jnp.moveaxis(tops, 0, -2)
     tops = jnp.concatenate([values[..., :first, :], tops], axis=-2)
-    return tops, state if return_state else None
+    if not return_state:
+        return tops, None
+    if starts is not None:
+        elements, share, bottom = state
+        rest = jnp.zeros_like(bottom)
+        state = jnp.concatenate([elements, rest], axis=-2) + share * bottom
+    return tops, state
+
+
+def _one_of_one(
+    state: jax.Array, inputs: tuple[jax.Array, ...], *, max_pops: int
+) -> tuple[jax.Array, jax.Array]:
+    """A step of `lax.scan` over the positions of one string."""
+    actions, value = inputs
+    return stack_step(state, actions, value, max_pops=max_pops)
+
+
+def _one_of_several(
+    state: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...], *, max_pops: int
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    """The same where strings follow each other.
+
+    The state: elements (..., H, D) but for the bottom's share in them, that share
+    (..., H + 1, 1), also in what lies below, and the bottom (..., 1, D).
+    """
+    elements, share, bottom = state
+    actions, value, start = inputs
+    raised = value.astype(bottom.dtype)[..., None, :]
+    weights = actions.astype(bottom.dtype)[..., None]
+    weights = jnp.where(start[..., None], 0.0, weights)
+    elements = _moved(elements, jnp.zeros_like(bottom), weights, raised, max_pops)
+    share, below = share[..., :-1, :], share[..., -1:, :]
+    share = _moved(share, below, weights, jnp.zeros_like(below), max_pops)
+    below = below * weights.sum(-2, keepdims=True)
+    share = jnp.concatenate([share, below], axis=-2)
+    share = jnp.where(start[..., None], 1.0, share)
+    bottom = jnp.where(start[..., None], raised, bottom)
+    top = elements[..., 0, :] + share[..., 0, :] * bottom[..., 0, :]
+    return (elements, share, bottom), top.astype(value.dtype)
 
 
 def state_depth(
@@ -180,41 +224,32 @@ def stack_step(
             f"`value` shape should be (..., {state.shape[-1]}) as the state's, but got "
             f"{value.shape}."
         )
-    return _step(state, actions, value, max_pops=max_pops)
-
-
-def _step(
-    state: jax.Array,
-    actions: jax.Array,
-    value: jax.Array,
-    start: jax.Array | None = None,
-    *,
-    max_pops: int,
-) -> tuple[jax.Array, jax.Array]:
-    """`stack_step`; where `start` (..., 1) is True the stack is empty and `value` its
-    bottom."""
     weights = actions.astype(state.dtype)[..., None]
-    restart = None
-    if start is not None:
-        # A term more in the sum below costs less than a choice between two stacks.
-        weights = jnp.where(start[..., None], 0.0, weights)
-        restart = jnp.where(start, value.astype(state.dtype), 0.0)[..., None, :]
     elements, bottom = state[..., :-1, :], state[..., -1:, :]
-    pushed = jnp.concatenate(
-        [value.astype(state.dtype)[..., None, :], state[..., :-2, :]], axis=-2
-    )
+    raised = value.astype(state.dtype)[..., None, :]
+    new = _moved(elements, bottom, weights, raised, max_pops)
+    # Probabilities that do not sum to one weigh the bottom as any other element.
+    bottom = bottom * weights.sum(-2, keepdims=True)
+    state = jnp.concatenate([new, bottom], axis=-2)
+    return state, new[..., 0, :].astype(value.dtype)
+
+
+def _moved(
+    elements: jax.Array,
+    bottom: jax.Array,
+    weights: jax.Array,
+    value: jax.Array,
+    max_pops: int,
+) -> jax.Array:
+    """The elements (..., H, D) after a step with weights (..., 2 + max_pops, 1)."""
+    pushed = jnp.concatenate([value, elements[..., :-1, :]], axis=-2)
     new = weights[..., :1, :] * pushed + weights[..., 2:3, :] * elements
-    popped = state
+    popped = elements
     for k in range(1, max_pops + 1):
         popped = jnp.concatenate([popped[..., 1:, :], bottom], axis=-2)
         index = 1 if k == 1 else k + 1
-        new = new + weights[..., index : index + 1, :] * popped[..., :-1, :]
-    # Probabilities that do not sum to one weigh the bottom as any other element.
-    bottom = bottom * weights.sum(-2, keepdims=True)
-    if restart is not None:
-        new, bottom = new + restart, bottom + restart
-    state = jnp.concatenate([new, bottom], axis=-2)
-    return state, new[..., 0, :].astype(value.dtype)
+        new = new + weights[..., index : index + 1, :] * popped
+    return new
 
 
 def _refuses(length: int, options: Options) -> str | None:
