@@ -1,5 +1,10 @@
 """The door of `stackformer.commands.compile.command`."""
 
+from stackformer.commands import start
+
+if __name__ == "__main__":
+    start.hello()
+
 from stackformer.commands import cli
 from stackformer.commands.compile.command import main
 

@@ -6,11 +6,15 @@ import types
 _EXTRA_OF = {"safetensors": "lm", "tokenizers": "lm"}
 
 
+class MissingExtra(ImportError):
+    """An optional package is not installed; the message says how to get it."""
+
+
 def require(module: str) -> types.ModuleType:
     """Imports a module of an optional extra.
 
     Raises:
-      ImportError: it is not installed; the message has the command that installs it.
+      MissingExtra: it is not installed; the message has the command that installs it.
 
     Example:
       >>> require("tokenizers").__name__
@@ -21,7 +25,7 @@ def require(module: str) -> types.ModuleType:
     except ImportError as error:
         package = module.partition(".")[0]
         extra = _EXTRA_OF[package]
-        raise ImportError(
+        raise MissingExtra(
             f"{package} is not installed, and this part needs it: "
             f"pip install 'stackformer-jax[{extra}]', or in a clone "
             f"pip install -e '.[{extra}]'"

@@ -326,7 +326,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--html", action="store_true", help="write the stack explorer too"
     )
     shown.add_argument(
-        "--save_to", metavar="DIR", help="where to write, default: the run's folder"
+        "--save_to",
+        metavar="DIR",
+        help="where to write; default: the run's folder, "
+        "maps/NAME for a model that comes with the package",
     )
     return parser
 
@@ -380,7 +383,8 @@ def main(argv: list[str] | None = None) -> int:
         record = replay(trained.model, trained.task, inputs, mode, hard=hard)
         if flags.layers:
             record = record.only(flags.layers)
-        folder = folder or cli.folder("--save_to, without it --out,", flags.out)
+        default = Path("maps", flags.out) if flags.out in shipped() else flags.out
+        folder = folder or cli.folder("--save_to, without it --out,", default)
         if trained.config.stack == "frames":
             frames = frames_of(trained, record)
         else:

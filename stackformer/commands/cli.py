@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shlex
+import signal
 import sys
 import threading
 import warnings
@@ -17,10 +18,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stackformer.commands import start
+from stackformer.extras import MissingExtra
 from stackformer.training.errors import Interrupted, UserError
 
 # Fields of configurations whose flags have other names.
 _FLAGS = {"learning_rate": "lr"}
+# Flags whose values are places, where "~" is the user's folder.
+_HOME = re.compile(r"(--(?:out|save_to|export|\w+_dir|test_data|pretrained)=)~(?=/|$)")
 # Lines of an error that are shown, in one line.
 _MOST_LINES = 4
 
@@ -58,14 +62,17 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
     ) -> Any:
-        # `--out=$UNSET` is a mistake, not the default.
-        for word in sys.argv[1:] if args is None else args:
-            if word == "--":
-                break
-            if re.fullmatch(r"--\w+=\s*", word):
-                name = word.partition("=")[0]
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        for i, word in enumerate(words[:end]):
+            # `--out=$UNSET` is a mistake, not the default.
+            if not word.strip() or re.fullmatch(r"--\w+=\s*", word):
+                name = word.partition("=")[0] or (words[i - 1] if i else "")
                 self.error(f"argument {name}: expected a value, but got an empty one")
-        return super().parse_args(args, namespace)
+            # The shell does so where a space stands before the path, not after "=".
+            if match := _HOME.match(word):
+                words[i] = match[1] + os.path.expanduser(word[match.end(1) :])
+        return super().parse_args(words, namespace)
 
     def format_help(self) -> str:
         return as_typed(super().format_help())
@@ -253,6 +260,8 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """
     warnings.showwarning = _show_warning
     start.goodbye()
+    if signal.getsignal(signal.SIGINT) is start.end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.excepthook = _show_thread
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     for stream in (sys.stdout, sys.stderr):
@@ -264,8 +273,13 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     except UserError as error:
         _end(one_line(error))
     except KeyboardInterrupt:
+        # At once: Python's own end would wait for XLA's threads, and they may crash it.
         print("\ninterrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
+    except MissingExtra as error:
+        _end(str(error))
     except BrokenPipeError:
         # Nobody reads any more; the last flush must not complain about it.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -51,7 +51,12 @@ def show() -> None:
 def _commit() -> str:
     command = ["git", "rev-parse", "--short", "HEAD"]
     try:
-        revision = subprocess.run(command, capture_output=True, encoding="utf-8")
+        revision = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            cwd=Path(__file__).parent,
+        )
     except OSError:  # there is no git
         return "unknown"
     return revision.stdout.strip() or "unknown"

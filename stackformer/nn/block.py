@@ -176,7 +176,8 @@ class TransformerBlock(nnx.Module):
         attended, read = None, None
         # Nothing after the stack looks at other positions: it can leave them out.
         alone = self.stack_first and self.attention is None
-        early = at is not None and alone and getattr(self.stack, "reads_at", False)
+        reads_at = self.stack is not None and self.stack.reads_at
+        early = at is not None and alone and reads_at
 
         def attend(x):
             nonlocal attended

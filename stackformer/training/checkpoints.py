@@ -27,10 +27,7 @@ from stackformer.training.errors import UserError
 
 PyTree = Any
 _MOST_DIFFERENCES = 5
-_NOT_OF_THE_STATE = (
-    *("steps", "test_length", "test_strings", "test_buckets"),
-    *("environment", "command"),
-)
+_NOT_OF_THE_STATE = ("steps", "environment", "command")
 
 
 def _flatten(state: PyTree) -> dict[str, Any]:
@@ -83,15 +80,23 @@ def fingerprint(tree: PyTree) -> str:
     return digest.hexdigest()[:16]
 
 
-def stamp(config: dict[str, Any], step: int, params: PyTree) -> dict[str, Any]:
+def stamp(
+    config: dict[str, Any],
+    step: int,
+    params: PyTree,
+    *,
+    without: tuple[str, ...] = (),
+) -> dict[str, Any]:
     """What a result belongs to: it is that of just this configuration and state.
 
-    How long a run may still go on, and how far it is measured, is no part of it.
+    How long a run may still go on is no part of it, nor are the fields `without`, such
+    as those that say how far it is measured.
 
     >>> stamp({"task": "RS", "steps": 5}, 5, {})["configuration"]
     '897980c71d25e4cd'
     """
-    kept = {name: x for name, x in config.items() if name not in _NOT_OF_THE_STATE}
+    left_out = (*_NOT_OF_THE_STATE, *without)
+    kept = {name: x for name, x in config.items() if name not in left_out}
     text = json.dumps(kept, sort_keys=True)
     return {
         "configuration": hashlib.sha256(text.encode()).hexdigest()[:16],

@@ -69,6 +69,7 @@ def folders(tmp_path_factory):
         (root / name).mkdir()
         (root / name / "config.json").write_text(content)
     (root / "file").write_text("not a folder")
+    (root / "empty").mkdir()
     shutil.copytree(root / "run", root / "part")
     for path in (root / "part/checkpoints/5").glob("*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -168,7 +169,7 @@ BAD = [
     (("dcf", "--eval_only", "--out={}/torn"), "cannot be read"),
     (("dcf", "--eval_only", "--out={}/lacks"), "batch_size"),
     (("dcf", "--eval_only", "--out={}/types"), "--steps should be a whole number"),
-    (("dcf", "--eval_only", "--out={}/lm"), "should be a run of stackformer dcf, but"),
+    (("dcf", "--eval_only", "--out={}/lm"), "a run of stackformer dcf, but"),
     (("dcf", "--eval_only", "--out={}/model"), "d_model"),
     (("dcf", "--eval_only", "--out={}/nothing"), "does not exist"),
     (("dcf", "--eval_only", "--out={}/none"), "no checkpoints"),
@@ -255,6 +256,8 @@ BAD = [
     (("tables", "--dry_run", "--seeds=0,0"), "--seeds should be different"),
     (("tables", "--report_only", "--out={}/nothing"), "does not exist"),
     (("tables", "--report_only", "--out={}/file"), "--out"),
+    (("tables", "--report_only", "--out={}/empty"), "results.json files"),
+    ((*RS, "--out", ""), "--out: expected a value, but got an empty one"),
     (("tables", "--dry_run", "--report_only"), "not allowed with argument --dry_run"),
     (("tables", "--tasks=RS", "--out="), "--out: expected a value"),
     (("tables", "--tasks=RS", "--out={}/file"), "--out should be"),

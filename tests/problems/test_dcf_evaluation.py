@@ -19,6 +19,7 @@ from stackformer.problems.dcf.evaluation import LengthEvaluation
 from stackformer.problems.dcf.memory import check_memory
 from stackformer.problems.dcf.presets import preset_values
 from stackformer.tasks.sampling import frozen_key
+from stackformer.training import memory
 from stackformer.training.state import create_state
 
 
@@ -175,6 +176,20 @@ def test_what_cannot_fit_is_refused_with_a_figure(name, value):
     with pytest.raises(training.UserError, match=rf"`{name}` should be .* [TPE]iB"):
         check_memory(config)
     check_memory(config_of(test_strings=10**8))
+
+
+def test_what_a_model_needs_for_one_string_is_counted(monkeypatch):
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 24 * 2**30)
+    with pytest.raises(training.UserError, match=r"`test_length` should be .* maps"):
+        check_memory(config_of(test_length=40_000))
+    with pytest.raises(training.UserError, match=r"`test_length` should be .* states"):
+        config = config_of(model="rnn", model_config={"hidden_size": 256})
+        check_memory(dataclasses.replace(config, test_length=10**7, test_strings=1))
+    check_memory(config_of(test_length=2_000))
+    # A stack of frames alone has no attention maps.
+    frames = {"attention": False, "stack_first": True}
+    brackets = dict(task="MA", stack="frames", model_config=frames)
+    check_memory(config_of(**brackets, test_length=80_000))
 
 
 def test_at_most_8_programs_for_lengths_1_to_100(caplog):

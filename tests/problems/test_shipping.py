@@ -1,5 +1,7 @@
 """The models that come with the package answer as their files say."""
 
+import pathlib
+
 import jax
 import numpy as np
 import pytest
@@ -57,3 +59,16 @@ def test_a_damaged_file_is_one_line(tmp_path, monkeypatch):
     save_file({"x": np.ones(2)}, tmp_path / "rs.safetensors")
     with pytest.raises(UserError, match=r"rs\.safetensors is damaged"):
         stackformer.load("rs")
+
+
+def test_a_name_that_is_a_folder_too_is_asked_about(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rs").mkdir()
+    assert stackformer.load("rs").config.task == "RS"  # no run in it
+    (tmp_path / "rs/config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"'rs' is both here; write \./rs"):
+        stackformer.load("rs")
+    with pytest.raises(UserError, match=r"config\.json"):
+        stackformer.load(tmp_path / "rs")
+    with pytest.raises(UserError, match=r"config\.json"):
+        stackformer.load(pathlib.Path("rs"))

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pathlib
 import pty
 import select
 import signal
@@ -122,3 +123,36 @@ def test_a_second_interrupt_ends_a_compilation():
         assert process.wait(5) == 130 and time.monotonic() - begin < 2
     assert "stopping at the next safe point" in errors
     assert "Traceback" not in errors and "interrupted" in errors
+
+
+def test_two_interrupts_end_a_command_that_compiles(tmp_path):
+    """Without waiting for XLA's threads, and without a crash of theirs."""
+    command = [sys.executable, "-m", "experiments.dcf", "--task=RS"]
+    command += ["--no_compilation_cache", f"--out={tmp_path / 'run'}"]
+    slow = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+    root = pathlib.Path(__file__).parents[2]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=slow, cwd=root
+    ) as process:
+        for line in process.stderr:
+            if b"compiling the training step" in line:
+                break
+        for wait in (0.5, 0.7):
+            time.sleep(wait)
+            process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        errors = process.stderr.read().decode()
+        assert process.wait(20) == 130 and time.monotonic() - begin < 5
+    assert "interrupted" in errors
+    assert "Traceback" not in errors and "Fatal" not in errors
+
+
+def test_an_interrupt_while_jax_is_loaded_is_one_word():
+    code = "from stackformer.commands import start; start.hello(); "
+    code += "print('ready', flush=True); import time; time.sleep(20)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"\ninterrupted\n" and process.wait() == 130

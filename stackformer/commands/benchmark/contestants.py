@@ -19,8 +19,6 @@ LABELS = {"reference": "unrolled loop", "scan": "scan, custom VJP"}
 BOUND = 64
 TOLERANCE = 2e-4
 _NOT_QUICK = ("reference", "recurrent")
-# Interpreted on a CPU, where its time says nothing.
-_ON_ACCELERATORS = ("pallas",)
 _SMALL = (2, 97, 8)  # batch, length, features of the first check
 
 
@@ -86,7 +84,7 @@ def stack_kernels(
         label = LABELS.get(name, name)
         if contestant.longest is not None and length > contestant.longest:
             continue
-        if name in _ON_ACCELERATORS and current_backend() == "cpu":
+        if contestant.interpreted and current_backend() == "cpu":
             continue
         chunked = contestant.refuses(length, Options(chunk_size=16)) is None
         sizes = _chunk_sizes(length, quick) if chunked else ()

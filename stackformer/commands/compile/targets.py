@@ -64,7 +64,8 @@ def missing_package(target: str) -> str | None:
         return None
     return (
         f"--target={target} needs the package {package}, which is not installed; run "
-        f"pip install 'stackformer-jax[{extra}]'"
+        f"pip install 'stackformer-jax[{extra}]', or in a clone pip install -e "
+        f"'.[{extra}]'"
     )
 
 

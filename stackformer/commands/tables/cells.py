@@ -13,6 +13,7 @@ from typing import Any
 from stackformer.checks import MODES
 from stackformer.commands import dcf, paper_results
 from stackformer.commands.paper_results import POSITIONS, TASKS
+from stackformer.problems.dcf.config import OF_EVALUATION
 from stackformer.problems.dcf.presets import preset_values
 from stackformer.training.checkpoints import stamp
 from stackformer.training.errors import UserError
@@ -100,7 +101,10 @@ class Cell:
         if any(config.get(name) != value for name, value in self.expected.items()):
             return False
         mark = results.get("fingerprint", {}).get("configuration")
-        if mark not in (None, stamp(config, 0, {})["configuration"]):
+        if mark not in (
+            None,
+            stamp(config, 0, {}, without=OF_EVALUATION)["configuration"],
+        ):
             return False
         whole = results["steps"] == self.expected.get("steps", results["steps"])
         return whole and fits_protocol(results, config)

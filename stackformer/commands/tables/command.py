@@ -290,6 +290,11 @@ def main() -> int:
             raise UserError(f"--out should be a folder, but {args.out} is a file")
         if not args.out.is_dir():
             raise UserError(f"--out={args.out} does not exist; nothing to report")
+        if not any(args.out.rglob("results*.json")):
+            raise UserError(
+                "--out should be a folder with results.json files of the table's "
+                f"runs, but {args.out} has none"
+            )
         found = find_results(table, args.out)
         paths = write_outputs(collect(found, {}, command), args.out)
         print("wrote " + ", ".join(map(str, paths)))

@@ -167,6 +167,12 @@ def written_config(config: GPT2Config | RobertaConfig) -> dict[str, Any]:
             layer_norm_epsilon=config.layer_norm_eps,
         )
     else:
+        if config.embedding_rate != config.dropout:
+            raise ValueError(
+                f"`embedding_dropout` should be `dropout`, {config.dropout}, in a "
+                "folder of RoBERTa, whose config.json has one rate for both, but got "
+                f"{config.embedding_rate}."
+            )
         written = dict(
             architectures=["RobertaForMaskedLM"],
             model_type="roberta",

@@ -6,6 +6,7 @@ mapped in `names.py`. Pickle files are refused: loading one runs code from it.
 
 import json
 import pathlib
+import warnings
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -43,9 +44,9 @@ def load_pretrained(
       folder: has config.json (model_type "gpt2" or "roberta") and model.safetensors.
       rngs: the "params" stream initialises the stacks' parameters, which a pretrained
         folder does not have; a folder of `save_pretrained` has them, and they are used
-        where the stacks are those of the folder. With `stack_gate=0.0` the first
-        outputs are the pretrained ones; by default the stack is added plainly, as in
-        the paper.
+        where kind and shapes are the same (a warning says where they are not). With
+        `stack_gate=0.0` the first outputs are the pretrained ones; by default the stack
+        is added plainly, as in the paper.
       **overrides: fields of `GPT2Config` or `RobertaConfig` that do not change the
         shape of the pretrained tensors: stack options, dropout, dtype, remat.
 
@@ -90,10 +91,36 @@ def read_weights(folder: str | pathlib.Path, config: LanguageModelConfig) -> Wei
         if row.layout == "transpose":
             parts = [part.T for part in parts]
         weights[row.path] = np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
-    # Stacks of the folder, unless this model shall have others, or none.
-    if saved_stacks(folder) == stack_fields(config):
+    if _are_stacks_of(folder, ours, config, {row.path for row in rows}):
         weights |= ours
     return weights
+
+
+def _are_stacks_of(
+    folder: pathlib.Path, ours: Weights, config: LanguageModelConfig, others: set[str]
+) -> bool:
+    """Whether the parameters of a folder's stacks are those of this model's stacks.
+
+    They are where kind, paths and shapes are the same, whatever the options that change
+    neither. A model that shall have other stacks begins with new ones, and says so.
+    """
+    saved, wanted = saved_stacks(folder), stack_fields(config)
+    if saved is None or wanted is None:
+        return False
+    kind: Any = GPT2 if isinstance(config, GPT2Config) else Roberta
+    model = nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))
+    leaves = nnx.to_flat_state(nnx.state(model))
+    shapes = {_path(path): leaf.shape for path, leaf in leaves}
+    shapes = {path: shape for path, shape in shapes.items() if path not in others}
+    same_kind = saved["stack"]["name"] == wanted["stack"]["name"]
+    if same_kind and shapes == {path: array.shape for path, array in ours.items()}:
+        return True
+    warnings.warn(
+        f"The stacks in {folder} are {saved}, and this model shall have {wanted}: its "
+        "stacks begin with new parameters.",
+        stacklevel=4,
+    )
+    return False
 
 
 def with_weights(model: Model, weights: Weights) -> Model:

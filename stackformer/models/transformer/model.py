@@ -40,7 +40,7 @@ class StackTransformer(nnx.Module):
     As in the benchmark that the paper builds on, embeddings start as a truncated normal
     of deviation 0.02 and are multiplied by sqrt(D), the projections of attention have
     no biases, and with sincos positions dropout acts on embeddings too. Unlike there,
-    linear layers start smaller (`nn.attention.linear_init` says why), and sincos
+    linear layers start smaller (`nn.feed_forward.linear_init` says why), and sincos
     positions count from the start of the string and not from its end, since from the
     end they would tell an autoregressive model how long its answer will be.
 

@@ -13,6 +13,7 @@ from stackformer.nn.cells.controllers import (
     restart_where,
 )
 from stackformer.nn.stacks.sampling import choose_actions
+from stackformer.ops.stack_attention.recurrent import reachable_depth
 
 _NUM_ACTIONS = 3
 
@@ -106,7 +107,7 @@ class StackMemory(nnx.Module):
             return (keep_where(keep, new_state, state), stack, top), (h, logits)
 
         bottom = jnp.zeros((batch, self.num_stacks, self.cell_size))
-        depth = self.stack_size or length // 2 + 1
+        depth = self.stack_size or reachable_depth(length + 1)
         first = (
             self.controller.init_state(batch),
             ops.init_stack_state(bottom, depth),

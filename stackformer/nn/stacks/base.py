@@ -49,7 +49,13 @@ class Stack(nnx.Module):
     there. A subclass is one file here, one in `ops/`, and a line in the registry
     (`stackformer.nn.stacks.STACKS`). All here but the nondeterministic one also read
     long strings in pieces: `initial_state`, `return_state`.
+
+    Attributes:
+      reads_at: whether a call takes `at`, (..., M): the positions to read, where only
+        their readings, (..., M, D), are wanted.
     """
+
+    reads_at: ClassVar[bool] = False
 
     def __call__(
         self,
@@ -186,9 +192,11 @@ class StackConfig(abc.ABC):
 
     Attributes:
       name: what the command line and saved files call this kind of stack.
+      reads_at: that of the stack, see `Stack`.
     """
 
     name: ClassVar[str]
+    reads_at: ClassVar[bool] = False
 
     @abc.abstractmethod
     def make(self, features: int, **options: Unpack[LayerOptions]) -> Stack:

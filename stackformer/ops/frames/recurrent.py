@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from stackformer.checks import check_count
 from stackformer.ops.frames.reference import Close
-from stackformer.ops.stack_attention.recurrent import state_depth
+from stackformer.ops.stack_attention.recurrent import reachable_depth, state_depth
 
 Array = jax.Array
 
@@ -131,7 +131,7 @@ def frames_recurrent(
     """
     batch, length, features = items.shape
     # A frame that more pushes than half of the positions have buried never returns.
-    depth = state_depth(length, None) if return_state else (length - 1) // 2 + 1
+    depth = state_depth(length, None) if return_state else reachable_depth(length)
     if initial_state is None:
         state = init_frame_state(
             (batch,), num_items, features, depth=depth, dtype=items.dtype

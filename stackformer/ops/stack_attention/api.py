@@ -52,13 +52,13 @@ def stack_attention_weights(
       actions: probabilities of (push, pop, no-op), shape (..., T, 3), float32 or
         bfloat16. The first position is the bottom of the stack: its actions are
         ignored. Probabilities are used as they are; nothing re-normalises them.
-      implementation: "reference", "scan", "chunkwise", "recurrent", or None to choose
-        by shape (`stackformer.ops.describe_dispatch` shows how). A form that cannot
-        serve an option refuses it.
+      implementation: "reference", "scan", "chunkwise", "recurrent", "pallas", or None
+        to choose by shape (`stackformer.ops.describe_dispatch` shows how). A form that
+        cannot serve an option refuses it.
       chunk_size: the chunk length of the chunkwise form; None chooses.
       max_depth: the number of elements that the stack remembers; what is pushed deeper
-        is forgotten, the bottom stands in its place. None is all. The chunkwise and
-        the recurrent form take it; their cost then grows linearly with T.
+        is forgotten, the bottom stands in its place. None is all. The chunkwise, the
+        recurrent and the pallas form take it; their cost then grows linearly with T.
       max_pops: the largest number of elements that one step can pop. With K > 1
         the last axis has K + 2 entries: push, pop 1, no-op, pop 2, ..., pop K. The
         reference and the recurrent form take it.
@@ -207,6 +207,7 @@ def stack_attention(
     )
     dtype = jnp.promote_types(_accumulator(actions).dtype, values.dtype)
     if initial_state is not None:
+        check_arrays(initial_state=initial_state)
         _check_state(values, initial_state)
         initial_state = initial_state.astype(dtype)
     top, state = on_shards(
@@ -236,6 +237,11 @@ def _starts(
         raise ValueError(
             f"`segment_ids` shape should be {actions.shape[:-1]}, that of `actions` "
             f"without its last axis, but got {segment_ids.shape}."
+        )
+    if not jnp.issubdtype(segment_ids.dtype, jnp.integer):
+        raise ValueError(
+            f"`segment_ids` dtype should be an integer type, but got "
+            f"{segment_ids.dtype}."
         )
     changes = segment_ids[..., 1:] != segment_ids[..., :-1]
     widths = [(0, 0)] * (changes.ndim - 1) + [(1, 0)]

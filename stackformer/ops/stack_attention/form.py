@@ -68,6 +68,10 @@ class Form:
         state) to tops (..., T, D) and the state after them, None unless
         `options.return_state`; where None, alpha @ values.
       longest: the largest T at which it is worth timing; None is every T.
+      forward_mode: whether `jax.jvp` goes through it; a gradient that is written by
+        hand goes in reverse only.
+      interpreted: whether it is a kernel of an accelerator, interpreted on a CPU, where
+        its time says nothing.
 
     `starts`, (..., T) bool, is True where a string begins; None is position 0 alone, or
     nowhere with an initial state, which is (..., H + 1, D).
@@ -77,6 +81,8 @@ class Form:
     weights_of: Weights | None = None
     attend_to: Attend | None = None
     longest: int | None = None
+    forward_mode: bool = True
+    interpreted: bool = False
 
     def weights(
         self, actions: Array, options: Options, starts: Array | None = None

@@ -5,6 +5,7 @@ What a decoder needs: the state holds the top H elements, whatever was read befo
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ def stack_attention_recurrent(
         depth = state_depth(length, max_depth, initial_state.shape[-2] - 1)
         state = resize_stack_state(initial_state, depth)
 
-    step = functools.partial(_one_of_one, max_pops=max_pops)
+    step: Any = functools.partial(_one_of_one, max_pops=max_pops)
     if starts is not None:
         # How much of an element is the string's bottom is then kept as a number beside
         # it: a start empties the stack by a product with zero, and only these numbers

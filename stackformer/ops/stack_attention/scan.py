@@ -131,4 +131,4 @@ def _weights_of(
     return stack_attention_weights_scan(actions, starts)
 
 
-FORM = Form(refuses=_refuses, weights_of=_weights_of, longest=513)
+FORM = Form(refuses=_refuses, weights_of=_weights_of, longest=513, forward_mode=False)

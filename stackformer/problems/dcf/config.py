@@ -15,6 +15,8 @@ from stackformer.training.errors import UserError
 MODELS = tuple(models.MODELS)
 PRESETS = ("quick", "paper", "smoke")
 SCHEDULES = ("constant", "cooldown")
+# Fields that say how far a run is measured: no part of what it has learned.
+OF_EVALUATION = ("test_length", "test_strings", "test_buckets")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

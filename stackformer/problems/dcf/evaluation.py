@@ -24,8 +24,8 @@ from stackformer.training.signals import StopRequest
 Array = jax.Array
 PyTree = Any
 # Strings in a forward pass: 64 of length 100 (T = 201), fewer when they are longer.
-# On a CPU 16, whose attention is nearer the caches: on two machines 4 took 0.6 and 1.2 of
-# the time of 64, 16 took as long as 64 on the second. Decoding wants many.
+# On a CPU 16, whose attention is nearer the caches: on two machines 4 took 0.6 and 1.2
+# of the time of 64, 16 took as long as 64 on the second. Decoding wants many.
 _MOST_WEIGHTS = 64 * 201**2
 _MOST_WEIGHTS_OF_CACHES = 16 * 201**2
 _MOST_STRINGS = 128

@@ -11,7 +11,8 @@ from flax import nnx
 
 from stackformer import models, tasks
 from stackformer.models.config import BlocksConfig
-from stackformer.problems.dcf.config import DCFConfig, task_named
+from stackformer.nn.stacks import STACKS
+from stackformer.problems.dcf.config import OF_EVALUATION, DCFConfig, task_named
 from stackformer.problems.dcf.evaluation import (
     LengthEvaluation,
     check_test_set,
@@ -118,10 +119,9 @@ def make_problem(config: DCFConfig) -> Problem:
             framed = tasks.frame(task, sample, config.mode)
             parts.append((framed, answer_positions(sample)))
         framed, at = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
-        # A stack of frames computes what is asked for alone.
-        return Batch(
-            framed, at if config.stack == "frames" else None, lengths, strings, step
-        )
+        # Where it can, a stack computes what is asked for alone.
+        at = at if config.stack and STACKS[config.stack].reads_at else None
+        return Batch(framed, at, lengths, strings, step)
 
     def loss(
         model: Any, batch: Batch, rngs: nnx.Rngs, progress: Progress
@@ -301,7 +301,7 @@ def run(
     if test_set is not None:
         strings = check_test_set(test_set, config.test_length)
     saved = DCFConfig.from_json(folder.config)
-    mark = stamp(folder.config, step, params)
+    mark = stamp(folder.config, step, params, without=OF_EVALUATION)
     name = results_name(saved, config.test_length, strings)
     runs = _finished_runs(config, folder.path / name, mark, strings, test_data)
     if runs is None or not train:

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from stackformer.extras import require
-from stackformer.problems.dcf.config import DCFConfig, task_named
+from stackformer.problems.dcf.config import OF_EVALUATION, DCFConfig, task_named
 from stackformer.problems.dcf.problem import make_problem
 from stackformer.problems.dcf.trained import TrainedModel, load_config, load_run
 from stackformer.training.checkpoints import stamp
@@ -43,7 +43,7 @@ def load(name: str | Path, seed: int | None = None) -> TrainedModel:
 
     Args:
       name: "rs", "sm", "ma", "se", or with "-alm" behind it (`shipped()` lists what
-        there is); or the `--out` of an `experiments.dcf` run.
+        there is); or the `--out` of an `experiments.dcf` run. A `Path` is a folder.
       seed: which of the seeds of a run's folder; by default the first. A shipped model
         has the one that it was trained with.
 
@@ -57,7 +57,12 @@ def load(name: str | Path, seed: int | None = None) -> TrainedModel:
     if not isinstance(name, str | Path):
         kind = type(name).__name__
         raise TypeError(f"`name` should be a text or a path, but got a {kind}.")
-    if str(name) in shipped():
+    if isinstance(name, str) and name in shipped():
+        if (Path(name) / "config.json").is_file():
+            raise UserError(
+                "`name` should be a model that comes with the package, or a folder, "
+                f"but {name!r} is both here; write ./{name} for the folder"
+            )
         return _read(folder() / f"{name}{_SUFFIX}", seed)
     if not str(name) or not Path(name).is_dir():
         raise UserError(
@@ -101,7 +106,9 @@ def save(run: Path | str, path: Path, *, seed: int, commit: str) -> dict[str, An
     written = read_json(Path(run) / "config.json")
     results = read_json(Path(run) / "results.json")
     params, step = load_parameters(run, problem, config.seeds, Placement.create())
-    if results.get("fingerprint") != stamp(written, step, params):
+    if results.get("fingerprint") != stamp(
+        written, step, params, without=OF_EVALUATION
+    ):
         raise UserError(
             f"{run}/results.json should be of the newest checkpoint, at step {step:,}, "
             f"but is of step {results.get('steps')}; give the run's command again"

@@ -26,7 +26,7 @@ class LMConfig(RunConfig):
       task: alm: GPT-2, next token; mlm: RoBERTa, masked tokens.
       dataset: the text.
       size: small: minutes on two CPU cores; base: GPT-2 124M, roberta-base; tiny:
-        seconds, for tests; pretrained: the shape of a Hugging Face folder.
+        seconds, for tests.
       model: all fields of `GPT2Config` or `RobertaConfig`.
       pretrained: start from a Hugging Face folder (config.json, model.safetensors and
         the tokenizer) instead of a size.

@@ -9,9 +9,7 @@ import pytest
 from kernel_checks import every_form, random_inputs
 
 from stackformer import stack_attention, stack_attention_weights
-
-# Their gradients are written by hand, in reverse mode.
-REVERSE_ONLY = ("scan", "chunkwise", "pallas")
+from stackformer.ops.stack_attention.forms import FORMS
 
 
 def loss(form, logits, values):
@@ -48,7 +46,7 @@ def test_forward_mode_or_the_form_that_has_it(form):
         random_inputs(7, features=2, seed=1),
     )
     function = functools.partial(loss, form)
-    if form["implementation"] in REVERSE_ONLY:
+    if not FORMS[form["implementation"]].forward_mode:
         with pytest.raises(TypeError, match="forward-mode"):
             jax.jvp(function, point, direction)
         for attend in (stack_attention, stack_attention_weights):

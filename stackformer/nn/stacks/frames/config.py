@@ -38,6 +38,7 @@ class FramesConfig(StackConfig):
     """
 
     name: ClassVar[str] = "frames"
+    reads_at: ClassVar[bool] = True
 
     items: int = 6
     item_features: int = 32

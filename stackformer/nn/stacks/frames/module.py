@@ -64,7 +64,7 @@ class FrameStack(Stack):
       ((2, 5, 16), (2, 5, 5), (2, 5, 3))
     """
 
-    reads_at: ClassVar[bool] = True
+    reads_at: ClassVar[bool] = FramesConfig.reads_at
 
     def __init__(
         self,

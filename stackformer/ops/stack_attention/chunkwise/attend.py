@@ -249,4 +249,4 @@ def _attend_to(
     )
 
 
-FORM = Form(refuses=_refuses, attend_to=_attend_to)
+FORM = Form(refuses=_refuses, attend_to=_attend_to, forward_mode=False)

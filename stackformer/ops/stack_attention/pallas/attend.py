@@ -177,4 +177,6 @@ def _attend_to(
     return top, None
 
 
-FORM = Form(refuses=_refuses, attend_to=_attend_to)
+FORM = Form(
+    refuses=_refuses, attend_to=_attend_to, forward_mode=False, interpreted=True
+)
