@@ -277,6 +277,7 @@ BAD = [
     (("compile", "--target=cpu", "--what=decode", "--task=XY"), "--task: unknown"),
     (("compile", "--target=cpu", "--stack=foo"), "--stack: invalid choice: 'foo'"),
     (("compile", "--target=cpu", "--what=train", "--mesh=foo"), "--mesh"),
+    (("compile", "--target=cpu", "--what=decode", "--model_config=x=3"), "but got x"),
     (("compile", "--target=cpu", "--out={}/file/x"), "--out should be"),
     (("compile", "--target=cpu", "--out={}/run"), "--out should be a file"),
 ]

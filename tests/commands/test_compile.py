@@ -83,6 +83,17 @@ def test_a_kind_of_stack_brings_its_preset():
     assert config == DCFConfig(**expected, task="RS", mode="alm")
 
 
+def test_fields_of_the_model_are_over_the_preset(monkeypatch):
+    configs = []
+    monkeypatch.setattr(
+        programs, "train", lambda devices, config, mesh: [configs.append(config)]
+    )
+    flags = "--target=cpu --what=train --task=MA --model_config=scan_layers=False"
+    command.programs(command.make_parser().parse_args(flags.split()), [])
+    expected = preset_values("quick", "MA", "stack_transformer")["model_config"]
+    assert configs[0].model_config == expected | {"scan_layers": False}
+
+
 def test_a_folder_that_cannot_be_made_is_refused_before_compiling(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="--out"):

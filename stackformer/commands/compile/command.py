@@ -54,6 +54,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--mesh", metavar="AXIS:SIZE,...", help="train; default: all devices on data"
     )
     parser.add_argument(
+        "--model_config",
+        type=cli.assignments,
+        default={},
+        metavar="NAME=VALUE,...",
+        help="train, decode; over the model's own configuration, such as "
+        "scan_layers=False",
+    )
+    parser.add_argument(
         "--length", type=cli.positive, default=2049, help="kernel: T, default 2049"
     )
     parser.add_argument(
@@ -80,6 +88,8 @@ def programs(args: argparse.Namespace, devices: list[Any]) -> list[Any]:
         config = programs.quick(
             task=args.task, stack=args.stack, mode=args.mode, seeds=args.seeds
         )
+        sizes = config.model_config | args.model_config
+        config = dataclasses.replace(config, model_config=sizes)
         if "train" in wanted:
             found += programs.train(devices, config, mesh=args.mesh)
         if "decode" in wanted:

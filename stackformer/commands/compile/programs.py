@@ -3,6 +3,7 @@
 Only shapes are made, no arrays: nothing runs, and a large model takes no memory.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -11,11 +12,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stackformer import models
 from stackformer.ops import stack_attention
 from stackformer.ops.stack_attention.form import Options
 from stackformer.ops.stack_attention.forms import FORMS
-from stackformer.problems.dcf.config import DCFConfig, task_named
+from stackformer.problems.dcf.config import DCFConfig
 from stackformer.problems.dcf.presets import preset_values
 from stackformer.problems.dcf.problem import make_problem
 from stackformer.training.mesh import Placement, parse_mesh
@@ -124,16 +124,8 @@ def decoding(
 ) -> Iterator[Program]:
     """One step of the autoregressive stack transformer, at most 256 positions."""
     where = Placement.create(devices=devices).replicated
-
-    def build(key: jax.Array) -> Any:
-        return models.build(
-            config.model,
-            task_named(config.task),
-            config.model_config,
-            mode="alm",
-            stack=config.stack,
-            rngs=nnx.Rngs(key),
-        )
+    problem = make_problem(dataclasses.replace(config, mode="alm"))
+    build: Callable[[jax.Array], Any] = problem.init
 
     def abstract(make: Callable[[], Any]) -> Any:
         return jax.tree.map(
