@@ -48,6 +48,8 @@ TEXTS = {
     "experiments/results/table2.md": "results/table2.md",
     "experiments/results/table3.md": "results/table3.md",
     "experiments/results/curriculum/table1.md": "results/curriculum.md",
+    "experiments/results/accuracy/table1.md": "results/accuracy.md",
+    "experiments/results/stacks/stacks.md": "results/stacks.md",
     "experiments/results/lm/README.md": "results/lm.md",
     "stackformer/ops/stack_attention/README.md": "inside/kernel.md",
     "stackformer/ops/frames/README.md": "inside/frames.md",
@@ -62,6 +64,8 @@ TEXTS = {
 PAGES = {
     "experiments/results/report.html": "report.html",
     "experiments/results/curriculum/report.html": "curriculum.html",
+    "experiments/results/accuracy/report.html": "accuracy.html",
+    "experiments/results/stacks/report.html": "stacks.html",
 }
 # Models of the package that can be played with, and the string that they are shown.
 LIVE = {"rs": "abbaab", "ma": "((3*(1+4))-(2+(-3)))"}
@@ -139,7 +143,8 @@ def copy_texts(site: Path) -> None:
         if target == "results/index.md":
             text += _contents(
                 *("table1", "table2", "table3"),
-                *("Table 1, short strings first <curriculum>", "lm"),
+                *("Table 1, short strings first <curriculum>", "stacks"),
+                *("RNNs, short strings first <accuracy>", "lm"),
             )
         (site / target).parent.mkdir(exist_ok=True)
         (site / target).write_text(text, encoding="utf-8")

@@ -58,14 +58,10 @@ _CPU = (
 # Where alpha itself is wanted, which is what the scan computes: at T = 129, B = 8,
 # D = 768 (alpha first) chunks of 8 take 1.42 of its time, forward alone 1.16.
 _CPU_ALPHA = (Row(129, "scan"), *_CPU)
-# Not measured: nobody has run it there. By what the compilers say of T = 82, B = 32,
-# D = 64, forward and backward (`experiments/results/README.md`, "Compiling"): for a v5e
-# chunks of 8 have as many cycles as chunks of 64 and compile in an eighth of the time;
-# for an H100 chunks of 32 launch no more kernels than chunks of 64, in less memory.
-_ACCELERATORS = {
-    "tpu": (Row(128, "chunkwise", 8), Row(None, "chunkwise", 64)),
-    "gpu": (Row(128, "chunkwise", 32), Row(None, "chunkwise", 64)),
-}
+# Not measured: fewer, larger products suit accelerators. For a v5e and T = 82 chunks of
+# 8 compile in an eighth of the time, but libtpu 0.0.42 ends the process at some of their
+# shapes (`experiments/results/README.md`, "Compiling").
+_ACCELERATOR = (Row(None, "chunkwise", 64),)
 # A stack of bounded depth H; chunks are no longer than H / 2.
 _BOUNDED = (Row(None, "chunkwise", 32),)
 # Whatever the rows above name may refuse an option; then the first that does not.
@@ -199,8 +195,8 @@ def _table(backend: str | None, alpha: bool = False) -> tuple[Row, ...]:
         _check_name(row.implementation)
     if given:
         return given
-    if backend in _ACCELERATORS:
-        return _ACCELERATORS[backend]
+    if backend != "cpu":
+        return _ACCELERATOR
     return _CPU_ALPHA if alpha else _CPU
 
 
