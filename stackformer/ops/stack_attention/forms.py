@@ -59,8 +59,8 @@ _CPU = (
 # D = 768 (alpha first) chunks of 8 take 1.42 of its time, forward alone 1.16.
 _CPU_ALPHA = (Row(129, "scan"), *_CPU)
 # Not measured: fewer, larger products suit accelerators. For a v5e and T = 82 chunks of
-# 8 compile in an eighth of the time, but libtpu 0.0.42 ends the process at some of their
-# shapes (`experiments/results/README.md`, "Compiling").
+# 8 compile in an eighth of the time, but libtpu 0.0.42 ends the process at some shapes
+# of theirs (`experiments/results/README.md`, "Compiling").
 _ACCELERATOR = (Row(None, "chunkwise", 64),)
 # A stack of bounded depth H; chunks are no longer than H / 2.
 _BOUNDED = (Row(None, "chunkwise", 32),)
